@@ -1,0 +1,268 @@
+"""The golden codecs: one branch-free rounding routine for every element format, compiled by Numba."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+from numba import types
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from kvformat.elements import threads
+from kvformat.elements.formats import ElementFormat, Overflow, Rounding, element
+from kvformat.elements.static import StaticType, compiled, specialised, static
+from kvformat.errors import InputError, unknown_name
+
+_WIDE_KINDS = "float32, float16, bfloat16 or float64"
+
+
+class Conversion(NamedTuple):
+    """One way to encode: the format and the policy where the format has no answer."""
+
+    format: ElementFormat
+    overflow: Overflow = "saturate"
+    rounding: Rounding = "nearest_even"
+
+
+class _Source(NamedTuple):
+    """The field widths of the binary format that a conversion reads, and the integer types that hold it."""
+
+    mantissa_bits: int
+    bias: int
+    unsigned: Any
+    signed: Any
+
+
+_BINARY32 = _Source(23, 127, np.uint32, np.int32)
+_BINARY64 = _Source(52, 1023, np.uint64, np.int64)
+
+
+def round_shift(conversion: Any, pattern: Any, shift: Any) -> Any:
+    """The one rounding of an encode: `pattern` / 2^shift, rounded to an integer in the conversion's direction."""
+    raise NotImplementedError("compiled code only")
+
+
+@specialised(round_shift)
+def _round_shift(conversion: Any, pattern: Any, shift: Any) -> Any:
+    uint = np.uint32 if pattern == types.uint32 else np.uint64
+    one = uint(1)
+    # Numba shifts in 64 bits; a shift that is visibly below the width lets LLVM narrow it back (2x the SIMD lanes)
+    width = uint(8 * uint().itemsize - 1)
+
+    def down(conversion: Any, pattern: Any, shift: Any) -> Any:
+        return uint(pattern >> uint(shift & width))
+
+    def up(conversion: Any, pattern: Any, shift: Any) -> Any:
+        below_one = uint(uint(one << uint(shift & width)) - one)
+        return uint(uint(pattern + below_one) >> uint(shift & width))
+
+    def nearest_even(conversion: Any, pattern: Any, shift: Any) -> Any:
+        # just under half a unit carries everything above the tie; the last kept bit carries the tie if it is odd
+        below_half = uint(uint(one << uint(uint(shift - one) & width)) - one)
+        odd = uint(uint(pattern >> uint(shift & width)) & one)
+        return uint(uint(uint(pattern + below_half) + odd) >> uint(shift & width))
+
+    return {"down": down, "up": up, "nearest_even": nearest_even}[conversion.value.rounding]
+
+
+def encode_bits(conversion: Any, bits: Any) -> Any:
+    """The code (an unsigned pattern, uint8) of one number, given as the bits of its binary32 or binary64."""
+    raise NotImplementedError("compiled code only")
+
+
+@specialised(encode_bits)
+def _encode_bits(conversion: Any, bits: Any) -> Any:
+    if not isinstance(conversion, StaticType):
+        return None
+    source = _BINARY32 if bits == types.uint32 else _BINARY64
+    fmt: ElementFormat = conversion.value.format
+    return _exponent_encoder(conversion.value, source) if fmt.kind == "exponent" else _encoder(conversion.value, source)
+
+
+def _encoder(conversion: Conversion, source: _Source) -> Any:
+    # Signed formats. A number is 1.f x 2^(exponent field). Adding its distance from the format's smallest normal
+    # exponent above the significand makes one integer whose top bits, rounded, ARE the code: exponent carry, subnormals
+    # and ties to the even code need no case of their own. Integers are formats that have subnormals only.
+    fmt = conversion.format
+    uint, sint = source.unsigned, source.signed
+    width = 8 * uint().itemsize
+    mantissa = uint(source.mantissa_bits)
+    implicit = uint(1 << source.mantissa_bits)
+    fraction = uint((1 << source.mantissa_bits) - 1)
+    absolute = uint((1 << (width - 1)) - 1)
+    infinity = uint((2 * source.bias + 1) << source.mantissa_bits)
+    lowest = sint(source.bias + 1 - fmt.bias)
+    shift = sint(source.mantissa_bits - fmt.mantissa_bits)
+    # a shift of width - 1 already rounds every significand (24 or 53 bits) to 0
+    most = sint(width - 1) - shift
+    sign_shift = uint(width - fmt.bits)
+    sign_mask = uint(fmt.sign_bit)
+    largest = uint(fmt.max_code)
+    beyond = largest if conversion.overflow == "saturate" else uint(fmt.overflow_code)
+    nan_code = uint(fmt.nan_input_code)
+    negative_zero = fmt.has_negative_zero
+    integer = fmt.kind == "integer"
+    zero = uint(0)
+    mask = uint(fmt.codes - 1)
+
+    def encode(conversion: Any, bits: Any) -> Any:
+        magnitude = uint(bits & absolute)
+        exponent = sint(magnitude >> mantissa)
+        significand = uint(uint(magnitude & fraction) | implicit)
+        above = sint(max(exponent, lowest) - lowest)
+        below = sint(min(max(sint(lowest - exponent), sint(0)), most))
+        pattern = uint(uint(uint(above) << mantissa) + significand)
+        code = round_shift(conversion, pattern, uint(sint(shift + below)))
+        sign = uint(uint(bits >> sign_shift) & sign_mask)
+        if integer:
+            # two's complement reaches one further below zero: -128, 127
+            top = uint(largest + uint(sign != zero))
+            code = min(code, top)
+            code = uint(uint(zero - code) & mask) if sign != zero else code
+        else:
+            code = code if code <= largest else beyond
+            code = uint(code | sign) if negative_zero or code != zero else code
+        return np.uint8(nan_code if magnitude > infinity else code)
+
+    return encode
+
+
+def _exponent_encoder(conversion: Conversion, source: _Source) -> Any:
+    # e8m0fnu: no sign, no mantissa, code 0 is 2^-127 and not zero. Read from binary64, where 2^-127 is normal.
+    fmt = conversion.format
+    mantissa = np.uint64(52)
+    absolute = np.uint64((1 << 63) - 1)
+    infinity = np.uint64(2047 << 52)
+    lowest = np.uint64((1023 - fmt.bias) << 52)
+    largest = np.uint64(fmt.max_code)
+    beyond = largest if conversion.overflow == "saturate" else np.uint64(fmt.overflow_code)
+    nan_code = np.uint64(fmt.nan_input_code)
+    widen = source is _BINARY32
+
+    def encode(conversion: Any, bits: Any) -> Any:
+        wide = np.float64(np.uint32(bits).view(np.float32)).view(np.uint64) if widen else bits
+        magnitude = np.uint64(wide & absolute)
+        pattern = np.uint64(max(magnitude, lowest) - lowest)
+        code = round_shift(conversion, pattern, mantissa)
+        code = code if code <= largest else beyond
+        return np.uint8(nan_code if magnitude > infinity else code)
+
+    return encode
+
+
+@compiled
+def _encode_all(conversion: Any, bits: Any, codes: Any) -> None:
+    for i in range(bits.size):
+        codes[i] = encode_bits(conversion, bits[i])
+
+
+@compiled
+def _decode_all(table: Any, codes: Any, values: Any) -> None:
+    for i in range(codes.size):
+        values[i] = table[codes[i]]
+
+
+def conversion(fmt: str | ElementFormat, overflow: str = "saturate", rounding: str | None = None) -> Conversion:
+    """The checked policy of an encode. Raises InputError for an unknown format or a rounding that it does not know."""
+    target = element(fmt)
+    if overflow not in ("saturate", "ieee"):
+        raise unknown_name("overflow policy", overflow, ("saturate", "ieee"))
+    if rounding is None:
+        if target.rounding_required:
+            raise InputError(f"{target.name} needs a rounding by name: {', '.join(target.roundings)}")
+        rounding = target.roundings[0]
+    if rounding not in target.roundings:
+        raise InputError(f"{target.name} knows the rounding {', '.join(target.roundings)}; got {rounding!r}")
+    return Conversion(target, overflow, rounding)
+
+
+def encode(
+    x: ArrayLike, fmt: str | ElementFormat, *, overflow: str = "saturate", rounding: str | None = None
+) -> NDArray[Any]:
+    """Encode numbers: round to nearest, ties to the even code, subnormals kept, in ONE rounding from x's own precision.
+
+    Overflow and Inf saturate with their sign (`overflow="saturate"`) or give the format's Inf or NaN (`"ieee"`); a NaN
+    gives the one canonical code, sign dropped (int8, int4: 0; e2m1fn: +6, as PTX says); -0 keeps its sign where the
+    format has one. e8m0fnu needs `rounding`: `up`, `down` or `nearest_even`.
+
+    x: float32, float16, bfloat16 or float64 of any shape; Python numbers count as float64. Returns codes of x's shape,
+    int8 for int8 / int4, else uint8; 4-bit codes one per byte. Raises InputError.
+    """
+    how = conversion(fmt, overflow, rounding)
+    bits = _bits(x)
+    codes = np.empty(bits.shape, np.uint8)
+    flat_bits, flat_codes = bits.reshape(-1), codes.reshape(-1)
+    kernel = static(how)
+    threads.over(bits.size, bits.size, lambda a, b: _encode_all(kernel, flat_bits[a:b], flat_codes[a:b]))
+    if how.format.kind != "integer":
+        return codes
+    # sign-extend the pattern: int4 0xF is -1
+    spare = 8 - how.format.bits
+    return (codes << spare).view(np.int8) >> spare
+
+
+def decode(codes: ArrayLike, fmt: str | ElementFormat, dtype: DTypeLike = np.float32) -> NDArray[Any]:
+    """The value of each code: exact in float32, then rounded once (to nearest even) to `dtype`.
+
+    codes: uint8 (int8 or uint8 patterns for int8 / int4), any shape, 4-bit codes one per byte. dtype: float32,
+    float16, bfloat16 or float64. NaN and Inf codes give NaN and Inf. Raises InputError for a code the format lacks.
+    """
+    target = element(fmt)
+    patterns = _patterns(codes, target)
+    out = float_dtype(dtype)
+    values = np.empty(patterns.shape, np.float32)
+    flat_codes, flat_values = patterns.reshape(-1), values.reshape(-1)
+    table = target.values()
+    threads.over(patterns.size, patterns.size, lambda a, b: _decode_all(table, flat_codes[a:b], flat_values[a:b]))
+    with np.errstate(over="ignore"):  # e8m0fnu 2^127 is Inf in float16
+        return values if out == np.float32 else values.astype(out)
+
+
+def native(x: ArrayLike, what: str = "x") -> NDArray[Any]:
+    """x as an array of native byte order; big-endian arrays are converted exactly, never misread."""
+    array: NDArray[Any] = np.asarray(x)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _bits(x: ArrayLike) -> NDArray[Any]:
+    array = native(x)
+    if not isinstance(x, np.ndarray | np.generic) and array.dtype.kind in "iu":
+        exact = array.astype(np.float64)  # Python integers; an exact float64 or refused
+        if not np.array_equal(exact.astype(object), array.astype(object)):
+            raise InputError("an integer beyond 2**53 has no exact float64; pass floats")
+        array = exact
+    if array.dtype in (np.float16, ml_dtypes.bfloat16):
+        array = array.astype(np.float32)
+    if array.dtype == np.float32:
+        return np.ascontiguousarray(array).view(np.uint32).reshape(array.shape)
+    if array.dtype == np.float64:
+        return np.ascontiguousarray(array).view(np.uint64).reshape(array.shape)
+    raise InputError(f"x must be {_WIDE_KINDS}; got {array.dtype}")
+
+
+def _patterns(codes: ArrayLike, fmt: ElementFormat) -> NDArray[np.uint8]:
+    array: NDArray[Any] = np.asarray(codes)
+    if not isinstance(codes, np.ndarray | np.generic) and array.dtype.kind in "iu":
+        low = -(fmt.codes // 2) if fmt.kind == "integer" else 0
+        if array.size and (int(array.min()) < low or int(array.max()) >= fmt.codes):
+            raise InputError(f"{fmt.name} has codes {low}..{fmt.codes - 1}; got {array.min()}..{array.max()}")
+        array = (array & (fmt.codes - 1)).astype(np.uint8)
+    if array.dtype == np.int8 and fmt.kind == "integer":
+        spare = 8 - fmt.bits
+        if spare and np.any(array << spare >> spare != array):
+            raise InputError(f"{fmt.name} has codes {-fmt.codes // 2}..{fmt.codes // 2 - 1}; got others")
+        array = array.view(np.uint8) & np.uint8(fmt.codes - 1)
+    if array.dtype != np.uint8:
+        wanted = "int8 or uint8" if fmt.kind == "integer" else "uint8"
+        raise InputError(f"codes of {fmt.name} are {wanted}; got {array.dtype}")
+    if fmt.bits < 8 and array.size and int(array.max()) >= fmt.codes:
+        raise InputError(f"{fmt.name} has patterns 0..{fmt.codes - 1}, one per byte; got {array.max()} (packed?)")
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def float_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    out: np.dtype[Any] = np.dtype(dtype)
+    if out not in (np.float32, np.float16, np.float64, ml_dtypes.bfloat16):
+        raise InputError(f"values come as {_WIDE_KINDS}; got {out}")
+    return out

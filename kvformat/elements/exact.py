@@ -1,0 +1,172 @@
+"""The slow twin: values and rounding from the definition, in exact fractions, sharing no code with the codec.
+
+Only a format's numbers (field widths, special codes) are common to both; every value and every decision is made here
+again, by search over all values instead of by bit arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+
+from kvformat.elements.formats import ElementFormat, element
+
+
+@dataclass(frozen=True)
+class Number:
+    """A real number with what IEEE 754 adds: a sign on zero, Inf (magnitude None) and NaN."""
+
+    negative: bool
+    magnitude: Fraction | None
+    nan: bool = False
+
+    @property
+    def finite(self) -> bool:
+        """True for a real number, zeros included."""
+        return self.magnitude is not None
+
+    def __float__(self) -> float:
+        """The nearest float64; exact for every value that kvformat stores."""
+        if self.nan:
+            return math.nan
+        magnitude = math.inf if self.magnitude is None else float(self.magnitude)
+        return -magnitude if self.negative else magnitude
+
+    @property
+    def value(self) -> Fraction:
+        """The real number. Raises ValueError for Inf and NaN."""
+        if self.magnitude is None:
+            raise ValueError("Inf and NaN are not real numbers")
+        return -self.magnitude if self.negative else self.magnitude
+
+
+NAN = Number(negative=False, magnitude=None, nan=True)
+
+
+def infinity(negative: bool) -> Number:
+    """Inf with that sign."""
+    return Number(negative, None)
+
+
+def number(x: float | Fraction | int | Number) -> Number:
+    """x exactly: every float is a fraction. -0.0 keeps its sign."""
+    if isinstance(x, Number):
+        return x
+    if isinstance(x, float):
+        if math.isnan(x):
+            return NAN
+        negative = math.copysign(1.0, x) < 0
+        return infinity(negative) if math.isinf(x) else Number(negative, Fraction(abs(x)))
+    return Number(x < 0, Fraction(abs(x)))
+
+
+@dataclass(frozen=True)
+class Binary:
+    """An IEEE 754 binary interchange format, as its precision (significand bits) and exponent range."""
+
+    precision: int
+    min_exponent: int
+    max_exponent: int
+
+
+BINARIES = {
+    "float32": Binary(24, -126, 127),
+    "float16": Binary(11, -14, 15),
+    "bfloat16": Binary(8, -126, 127),
+    "float64": Binary(53, -1022, 1023),
+}
+
+
+def round_binary(x: Number, binary: Binary) -> Number:
+    """x rounded to nearest even in that format, subnormals kept, overflow to Inf (IEEE 754-2019 section 4.3.1)."""
+    if x.magnitude is None or x.magnitude == 0:
+        return x
+    size = x.magnitude
+    exponent = size.numerator.bit_length() - size.denominator.bit_length()
+    if size < Fraction(2) ** exponent:
+        exponent -= 1
+    unit = Fraction(2) ** (max(exponent, binary.min_exponent) - binary.precision + 1)
+    # Fraction's round() is to nearest, ties to even
+    rounded = round(size / unit) * unit
+    if rounded >= Fraction(2) ** (binary.max_exponent + 1):
+        return infinity(x.negative)
+    return Number(x.negative, rounded)
+
+
+def decode(code: int, fmt: str | ElementFormat) -> Number:
+    """The value of a bit pattern, from the definition of its fields."""
+    target = element(fmt)
+    if code in target.nan_codes:
+        return NAN
+    if target.kind == "exponent":
+        return number(Fraction(2) ** (code - target.bias))
+    if target.kind == "integer":
+        return number(code if code < target.codes // 2 else code - target.codes)
+    negative, pattern = divmod(code, target.codes // 2)
+    if code in target.inf_codes:
+        return infinity(bool(negative))
+    return Number(bool(negative), _magnitude(pattern, target))
+
+
+def _magnitude(pattern: int, fmt: ElementFormat) -> Fraction:
+    field, mantissa = divmod(pattern, 2**fmt.mantissa_bits)
+    fraction = Fraction(mantissa, 2**fmt.mantissa_bits)
+    if field == 0 and fmt.kind == "float":
+        return fraction * Fraction(2) ** (1 - fmt.bias)
+    return (1 + fraction) * Fraction(2) ** (field - fmt.bias)
+
+
+@cache
+def magnitudes(fmt: ElementFormat) -> tuple[Fraction, ...]:
+    """The finite magnitudes in ascending order, and as last entry the one that would come next without a limit.
+
+    Overflow is judged after rounding: a number is beyond the format if that next magnitude is the nearest one.
+    """
+    if fmt.kind == "integer":
+        return tuple(Fraction(n) for n in range(fmt.max_code + 2))
+    return tuple(_magnitude(pattern, fmt) for pattern in range(fmt.max_code + 2))
+
+
+def nearest(size: Fraction, steps: tuple[Fraction, ...], rounding: str) -> int:
+    """The index of the step that `size` rounds to. Indices are codes, so a tie goes to the even index.
+
+    Below the first step the answer is 0, above the last one the last.
+    """
+    if size <= steps[0]:
+        return 0
+    if size >= steps[-1]:
+        return len(steps) - 1
+    upper = next(i for i, step in enumerate(steps) if step >= size)
+    if steps[upper] == size or rounding == "up":
+        return upper
+    lower = upper - 1
+    if rounding == "down":
+        return lower
+    below, above = size - steps[lower], steps[upper] - size
+    if below == above:
+        return lower if lower % 2 == 0 else upper
+    return lower if below < above else upper
+
+
+def encode(
+    x: float | Fraction | Number,
+    fmt: str | ElementFormat,
+    *,
+    overflow: str = "saturate",
+    rounding: str = "nearest_even",
+) -> int:
+    """The bit pattern of x, rounded once from the exact number. The policies are those of `kvformat.encode`."""
+    target, exact = element(fmt), number(x)
+    if exact.nan:
+        return target.nan_input_code
+    steps = magnitudes(target)
+    index = len(steps) - 1 if exact.magnitude is None else nearest(exact.magnitude, steps, rounding)
+    if target.kind == "integer":
+        return min(index, target.max_code) if not exact.negative else -min(index, target.max_code + 1) % target.codes
+    if index > target.max_code:
+        index = target.max_code if overflow == "saturate" else target.overflow_code
+    if target.kind == "exponent" or (index == 0 and not target.has_negative_zero):
+        return index
+    return index | (target.sign_bit if exact.negative else 0)

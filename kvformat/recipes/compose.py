@@ -1,0 +1,98 @@
+"""Composes a program's operations into one jitted function from the values it reads to all values it computes.
+
+Every operation becomes one small jitted function on a growing tuple; LLVM melts them into straight-line code. No operation
+is contracted, reordered or flushed, so a `float32` operation is the IEEE binary32 operation.
+
+`real` operations run in float64, which is exact for what recipes use them for: one final quotient x / d, rounded to a code.
+x has 24 significant bits, d = bs * g at most 4 + 24 = 28, and a midpoint m between two codes at most 8 (int8), so m * d has
+at most 36 and is exact in float64. If x / d is not m, then x and m * d are different multiples of one power of two, both
+below 2^36 of it, so x / d and m differ by more than 2^-37 of themselves, which rounding a quotient to 53 bits cannot bridge;
+if x / d is m, the float64 quotient is exact. Range is no issue: 2^128 / 2^-158 lies far inside float64.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from kvformat.elements.static import inlined
+from kvformat.recipes.program import Program, is_constant
+from kvformat.recipes.vocabulary import WORDS, Kind
+from kvformat.recipes.words import step
+
+
+class Composed(NamedTuple):
+    """A composed program."""
+
+    #: takes a tuple of the named values, gives a longer one
+    run: Any
+    #: where the latest value of each name is in the longer tuple
+    places: dict[str, int]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for each place; one that was assigned again is shadowed."""
+        latest = {place: name for name, place in self.places.items()}
+        return tuple(latest.get(place, "") for place in range(max(latest, default=-1) + 1))
+
+
+def compose(program: Program, names: tuple[str, ...]) -> Composed:
+    """Compose `program` for a tuple of values with these names."""
+    real = scalar(program)
+    places = {name: place for place, name in enumerate(names)}
+    run: Any = inlined(lambda values: values)
+    count = len(names)
+    for operation in program.steps:
+        kinds = WORDS[operation.word].operands
+        operands = tuple(_operand(text, kind, places, real) for text, kind in zip(operation.operands, kinds, strict=True))
+        run = _then(run, _application(step(operation, real), operands))
+        places[operation.target] = count
+        count += 1
+    return Composed(run, places)
+
+
+def _operand(text: str, kind: Kind, places: dict[str, int], real: Any) -> Any:
+    if text not in places and is_constant(text):
+        constant = real(text)
+        return inlined(lambda values: constant)
+    place = places[text]
+    if kind == "flag":
+        return inlined(lambda values: values[place])
+    return inlined(lambda values: real(values[place]))  # to `real` it is exact
+
+
+def _application(word: Any, operands: tuple[Any, ...]) -> Any:
+    first, *rest = operands
+    if not rest:
+        return inlined(lambda values: word(first(values)))
+    second, *rest = rest
+    if not rest:
+        return inlined(lambda values: word(first(values), second(values)))
+    (third,) = rest
+    return inlined(lambda values: word(first(values), second(values), third(values)))
+
+
+def _then(run: Any, application: Any) -> Any:
+    def extended(values: Any) -> Any:
+        before = run(values)
+        return before + (application(before),)  # noqa: RUF005 numba knows no unpacking
+
+    return inlined(extended)
+
+
+def scalar(program: Program) -> Any:
+    """The NumPy scalar type that the program's operations run in."""
+    return np.float32 if program.precision == "float32" else np.float64
+
+
+def take(count: int) -> Any:
+    """The jitted function that gives the first `count` entries of an array as a tuple."""
+    taken: Any = inlined(lambda row: ())
+    for place in range(count):
+        taken = _take_one_more(taken, place)
+    return taken
+
+
+def _take_one_more(taken: Any, place: int) -> Any:
+    return inlined(lambda row: (*taken(row), row[place]))

@@ -1,0 +1,224 @@
+"""A recipe as a straight-line program: its text, the operations it is parsed into, and the checks on both."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from textwrap import dedent
+from typing import Literal
+
+from kvformat.elements.formats import ELEMENTS
+from kvformat.errors import InputError, unknown_name
+from kvformat.recipes.vocabulary import GRANULARITIES, PRECISIONS, WORDS, Granularity, Kind, Word
+
+_COMPARISONS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le"}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """`target = word(*operands, *attributes)`. An operand is a name, or the text of a constant such as `2688`."""
+
+    target: str
+    word: str
+    operands: tuple[str, ...]
+    attributes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.target} = {self.word}({', '.join((*self.operands, *self.attributes))})"
+
+
+@dataclass(frozen=True)
+class Program:
+    """Operations in order, all in one precision. A name may be assigned again; operands mean its latest value."""
+
+    operations: tuple[Operation, ...]
+    precision: str = "float32"
+    #: the text as it was written, calls nested; two programs are equal if their operations are
+    text: str = field(default="", compare=False, repr=False)
+
+    @classmethod
+    def parse(cls, text: str, precision: str = "float32") -> Program:
+        """The program that a text of `name = word(operand, ...)` lines stands for.
+
+        Calls nest, and `a == b`, `!=`, `<`, `<=` may stand where a flag is wanted. Raises InputError for anything else.
+        """
+        if precision not in PRECISIONS:
+            raise unknown_name("precision", precision, PRECISIONS)
+        operations: list[Operation] = []
+        for line in filter(None, (line.strip() for line in text.splitlines())):
+            _parse_line(line, operations)
+        return cls(tuple(operations), precision, dedent(text).strip())
+
+    @property
+    def reductions(self) -> tuple[Operation, ...]:
+        """The operations that read all elements of the group; they come first in every engine."""
+        return tuple(op for op in self.operations if WORDS[op.word].reduces)
+
+    @property
+    def steps(self) -> tuple[Operation, ...]:
+        """The operations on single values, in order."""
+        return tuple(op for op in self.operations if not WORDS[op.word].reduces)
+
+    def check(self, inputs: Mapping[str, Kind], result: str, kind: Kind, where: str) -> dict[str, Kind]:
+        """The kind of every name after the program. Raises InputError where an operation cannot run."""
+        kinds = dict(inputs)
+        for op in self.operations:
+            if WORDS[op.word].reduces and (op.operands != ("x",) or op.target in kinds):
+                raise InputError(f"{where}: {op}: a reduction reads x, into a name of its own")
+            for operand, wanted in zip(op.operands, WORDS[op.word].operands, strict=True):
+                found: Kind | None = "number" if is_constant(operand) else kinds.get(operand)
+                if found is None:
+                    raise InputError(f"{where}: {op}: {operand!r} has no value; known: {', '.join(sorted(kinds))}")
+                if found != wanted:
+                    raise InputError(f"{where}: {op}: {operand!r} is a {found}, {op.word} takes a {wanted} there")
+            kinds[op.target] = WORDS[op.word].result
+        if kinds.get(result) != kind:
+            raise InputError(f"{where}: the program must give a {kind} named {result!r}")
+        return kinds
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.operations))
+
+
+def is_constant(operand: str) -> bool:
+    """Whether an operand is the text of a number (`127`, `1e-6`, `nan`) and not a name."""
+    try:
+        float(operand)
+    except ValueError:
+        return False
+    return True
+
+
+def _parse_line(line: str, operations: list[Operation]) -> None:
+    try:
+        (statement,) = ast.parse(line).body
+    except (SyntaxError, ValueError):
+        raise InputError(f"recipe line {line!r} is not of the form 'name = word(operand, ...)'") from None
+    match statement:
+        case ast.Assign(targets=[ast.Name(id=target)], value=ast.Call() as call):
+            if is_constant(target):
+                raise InputError(f"recipe line {line!r}: {target!r} is a number, not a name")
+            _parse_call(call, target, line, operations)
+        case _:
+            raise InputError(f"recipe line {line!r} is not of the form 'name = word(operand, ...)'")
+
+
+def _parse_call(call: ast.Call, target: str | None, line: str, operations: list[Operation]) -> str:
+    name = call.func.id if isinstance(call.func, ast.Name) else ast.unparse(call.func)
+    if name not in WORDS or call.keywords:
+        raise unknown_name(f"word in recipe line {line!r}:", name, WORDS)
+    word = WORDS[name]
+    count = len(word.operands)
+    least, most = count + word.required, count + len(word.attributes)
+    if not least <= len(call.args) <= most:
+        raise InputError(f"recipe line {line!r}: {name} takes {least}{f'..{most}' if most > least else ''} arguments")
+    operands = tuple(_parse_operand(arg, line, operations) for arg in call.args[:count])
+    attributes = tuple(_parse_attribute(arg, word, i, line) for i, arg in enumerate(call.args[count:]))
+    # the number of operations before it makes the name of an inner result unique
+    target = target or f"t{len(operations)}"
+    operations.append(Operation(target, name, operands, attributes))
+    return target
+
+
+def _parse_operand(arg: ast.expr, line: str, operations: list[Operation]) -> str:
+    match arg:
+        case ast.Name(id=name):
+            return name
+        case ast.Constant(value=int() | float()) | ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float())):
+            return ast.unparse(arg)
+        case ast.Call():
+            return _parse_call(arg, None, line, operations)
+        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
+            sides = tuple(_parse_operand(side, line, operations) for side in (left, right))
+            temporary = f"t{len(operations)}"
+            operations.append(Operation(temporary, _COMPARISONS[type(op)], sides))
+            return temporary
+    raise InputError(f"recipe line {line!r}: {ast.unparse(arg)!r} is no name, number, call or comparison")
+
+
+def _parse_attribute(arg: ast.expr, word: Word, index: int, line: str) -> str:
+    text = ast.unparse(arg)
+    if text not in word.attributes[index]:
+        raise unknown_name(f"attribute of {word.name} in recipe line {line!r}:", text, word.attributes[index])
+    return text
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level of scales: what shares one, how it arises, and in which format it is stored.
+
+    The program reads `x` through reductions and the stored values of the levels before it; it assigns `name`.
+    """
+
+    name: str
+    granularity: Granularity
+    program: Program
+    #: `float32`, or an element format and its policy as `encode` takes them (`e4m3fn`, `e8m0fnu up`)
+    store: str
+    #: the caller may give this scale (k_scale, v_scale) instead of having it computed
+    may_be_given: bool = False
+
+    @property
+    def storing(self) -> Operation:
+        """The operation that stores the scale in its element format."""
+        fmt, *policy = self.store.split()
+        return Operation(self.name, "encode", (self.name,), (fmt, *policy))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The complete arithmetic from K or V to codes and scales, and back. Plain data: every engine reads it.
+
+    `code` reads `x` and the STORED value of every level, and assigns `c`. `value` reads `c`, the value of the code, and
+    the stored scales, and assigns `v`. Raises InputError if an operation cannot run.
+    """
+
+    name: str
+    mode: str
+    #: element format of the codes; None: the values themselves, in the cache's own dtype
+    element: str | None
+    levels: tuple[Level, ...]
+    code: Program
+    value: Program
+    source: str
+    status: Literal["golden", "exact", "verified against the library", "read, not run", "admissible only"]
+
+    def __post_init__(self) -> None:
+        kinds: dict[str, Kind] = {}
+        for level in self.levels:
+            where = f"recipe {self.name}, scale {level.name}"
+            _check_store(level, where)
+            inside = level.program.check({**kinds, "x": "number"}, level.name, "number", where)
+            # what an inner level computed on its way (the scale before it is stored, say) is there for the code too
+            kinds.update(inside if level.granularity.within_row else {level.name: "number"})
+        if sum(level.granularity.within_row for level in self.levels) > 1:
+            raise InputError(f"recipe {self.name}: only one level of scales can lie within a row")
+        if self.element is not None:
+            self.code.check({**kinds, "x": "number"}, "c", "code", f"recipe {self.name}, code")
+            self.value.check({**kinds, "c": "number"}, "v", "number", f"recipe {self.name}, value")
+
+    @property
+    def outer(self) -> tuple[Level, ...]:
+        """The levels whose scales are shared across rows, outermost first."""
+        return tuple(level for level in self.levels if not level.granularity.within_row)
+
+    @property
+    def inner(self) -> Level | None:
+        """The level whose scales lie within a row, if there is one."""
+        return next((level for level in self.levels if level.granularity.within_row), None)
+
+
+def _check_store(level: Level, where: str) -> None:
+    fmt = level.store.split()[0] if level.store.split() else ""
+    if fmt != "float32" and fmt not in ELEMENTS:
+        raise unknown_name(f"store format in {where}:", fmt, ("float32", *ELEMENTS))
+    if fmt == "float32" and level.program.precision == "real":
+        raise InputError(f"{where}: a real number stored as float32 would round twice in the engine; store an element format")
+
+
+def granularity(name: str) -> Granularity:
+    """The granularity of that name. Raises InputError, naming the close names, for an unknown one."""
+    if name not in GRANULARITIES:
+        raise unknown_name("granularity", name, GRANULARITIES)
+    return GRANULARITIES[name]

@@ -1,0 +1,101 @@
+"""The words of a recipe: what each operation takes, gives and means. The engines that run them are elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from kvformat.elements.formats import ELEMENTS
+
+Kind = Literal["number", "flag", "code"]
+
+#: precisions an operation can have. `float32`: IEEE binary32, round to nearest even after the operation, subnormals
+#: kept. `real`: no rounding; see `kvformat.recipes.engine` for why float64 evaluates the recipes that use it exactly.
+PRECISIONS = ("float32", "real")
+
+
+@dataclass(frozen=True)
+class Word:
+    """One operation. `operands` are values computed before; `attributes` are words fixed by the recipe."""
+
+    name: str
+    operands: tuple[Kind, ...]
+    result: Kind
+    meaning: str
+    #: allowed words for each attribute, in order; the first `required` of them must be given
+    attributes: tuple[tuple[str, ...], ...] = ()
+    required: int = 0
+    #: reads all elements that share a scale instead of one value
+    reduces: bool = False
+
+
+_N: Kind = "number"
+_F: Kind = "flag"
+
+_WORDS = (
+    Word("amax_finite", (_N,), _N, "the largest |x| over the finite elements of the group, 0 where there are none", reduces=True),
+    Word("amax_number", (_N,), _N, "the largest |x| over the elements that are no NaN, Inf included, 0 where there are none", reduces=True),
+    Word("amax", (_N,), _N, "the largest |x| of the group; NaN if any element is NaN", reduces=True),
+    Word("any_nan", (_N,), _F, "whether any element of the group is NaN", reduces=True),
+    Word("add", (_N, _N), _N, "a + b"),
+    Word("sub", (_N, _N), _N, "a - b"),
+    Word("mul", (_N, _N), _N, "a * b"),
+    Word("div", (_N, _N), _N, "a / b, correctly rounded; x / 0 is Inf, 0 / 0 NaN"),
+    Word("rcp", (_N,), _N, "1 / a, correctly rounded"),
+    Word("neg", (_N,), _N, "-a, the sign bit flipped"),
+    Word("abs", (_N,), _N, "|a|, the sign bit cleared"),
+    Word("copysign", (_N, _N), _N, "|a| with the sign of b, zeros and NaN included"),
+    Word("max", (_N, _N), _N, "the larger one; NaN if either is NaN (IEEE maximum); -0 < +0"),
+    Word("min", (_N, _N), _N, "the smaller one; NaN if either is NaN (IEEE minimum); -0 < +0"),
+    Word("max_number", (_N, _N), _N, "the larger one; a NaN gives way to the other operand (CUDA fmaxf); -0 < +0"),
+    Word("min_number", (_N, _N), _N, "the smaller one; a NaN gives way to the other operand (CUDA fminf); -0 < +0"),
+    Word("clamp", (_N, _N, _N), _N, "a limited to b .. c; NaN stays NaN"),
+    Word("round", (_N,), _N, "to an integer in that direction; the sign of a zero result is a's",
+         (("half_even", "half_away", "toward_zero", "up", "down"),), 1),
+    Word("encode", (_N,), "code", "the code of a; overflow saturates unless `ieee`",
+         (tuple(ELEMENTS), ("saturate", "ieee"), ("nearest_even", "up", "down")), 1),
+    Word("eq", (_N, _N), _F, "a == b"),
+    Word("ne", (_N, _N), _F, "a != b; true if either is NaN"),
+    Word("lt", (_N, _N), _F, "a < b"),
+    Word("le", (_N, _N), _F, "a <= b"),
+    Word("isnan", (_N,), _F, "whether a is NaN"),
+    Word("isinf", (_N,), _F, "whether a is Inf"),
+    Word("select", (_F, _N, _N), _N, "b where a holds, else c"),
+)  # fmt: skip
+
+#: every word by name
+WORDS: Mapping[str, Word] = MappingProxyType({word.name: word for word in _WORDS})
+
+
+@dataclass(frozen=True)
+class Granularity:
+    """What shares a scale: whether all tokens do, all heads do, and how many dims do (0: the whole head)."""
+
+    name: str
+    shares_tokens: bool
+    shares_heads: bool
+    dims: int = 0
+
+    @property
+    def within_row(self) -> bool:
+        """True if the elements that share a scale all lie in one (token, head) row."""
+        return not (self.shares_tokens or self.shares_heads)
+
+    def columns(self, head_dim: int) -> int:
+        """Scales per row of head_dim elements."""
+        return head_dim // self.dims if self.dims else 1
+
+
+_GRANULARITIES = (
+    Granularity("per_tensor", shares_tokens=True, shares_heads=True),
+    Granularity("per_head", shares_tokens=True, shares_heads=False),
+    Granularity("per_token", shares_tokens=False, shares_heads=True),
+    Granularity("per_token_head", shares_tokens=False, shares_heads=False),
+    Granularity("per_block", shares_tokens=False, shares_heads=False, dims=16),
+    Granularity("per_tile", shares_tokens=False, shares_heads=False, dims=128),
+)
+
+#: every granularity by name
+GRANULARITIES: Mapping[str, Granularity] = MappingProxyType({each.name: each for each in _GRANULARITIES})
