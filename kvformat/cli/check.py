@@ -1,0 +1,53 @@
+"""kvformat check: judge dumps, or without any the sample that ships with the package."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from kvformat.cli.outcome import CANNOT_JUDGE, complain, print_json, printable, say, worst
+from kvformat.errors import InputError
+
+
+def check(
+    dumps: Annotated[list[str] | None, typer.Argument(metavar="[DUMP]...", help="Dumps (safetensors files).")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> int:
+    """Judge dumps bit for bit. Without one: write, judge and break pages of real K and V in every mode and layout."""
+    documents = [_check_dump(path, as_json=as_json) for path in dumps] if dumps else [_check_sample(as_json=as_json)]
+    status = worst(document["status"] for document in documents)
+    if as_json:
+        print_json(documents[0] if len(documents) == 1 else {"reports": documents}, status)
+    return status
+
+
+def _check_dump(path: str, *, as_json: bool) -> dict[str, Any]:
+    """The report on one dump as plain data, printed unless `as_json`. A dump that cannot be judged stops no other."""
+    from kvformat.cli import console
+    from kvformat.verify.dump import Dump
+
+    try:
+        dump = Dump.load(path)
+        from kvformat.verify import check as judge  # compiled code: a file that is no dump does not wait for it
+
+        with console.progress(path) as advance:
+            report = judge(dump, progress=advance)
+    except InputError as error:
+        if not as_json:
+            complain(str(error))
+        return {"dump": path, "ok": False, "status": CANNOT_JUDGE, "error": str(error)}
+    if not as_json:
+        say(f"{printable(path)}: {report}")
+    return {"dump": path, "ok": report.ok, "status": report.status, **report.to_json()}
+
+
+def _check_sample(*, as_json: bool) -> dict[str, Any]:
+    from kvformat.cli import console
+    from kvformat.verify import builtin
+
+    with console.progress("built-in check") as advance:
+        report = builtin.run(progress=advance)
+    if not as_json:
+        console.stdout().print(report)
+    return {"ok": report.ok, "status": report.status, **report.to_json()}

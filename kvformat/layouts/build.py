@@ -1,0 +1,286 @@
+"""From a layout's description to its addresses: `layout` checks the sizes and lays the sections of an entry out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import NamedTuple, cast
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from kvformat import modes
+from kvformat.elements.formats import element
+from kvformat.errors import InputError, unknown_name
+from kvformat.layouts.catalogue import find_entry
+from kvformat.layouts.entry import PER, Form, Part, Section
+from kvformat.layouts.page import Layout, Order, as_integer
+from kvformat.layouts.region import PARTS, SIDES, Digit, Region, Side
+from kvformat.layouts.swizzle import SWIZZLES, Plane, Term
+
+#: the axes of a page, the slow one first
+_AXES: Mapping[str, tuple[str, str]] = {"NHD": ("slot", "head"), "HND": ("head", "slot")}
+_DTYPE_BITS: Mapping[str, int] = {"bfloat16": 16, "float16": 16, "float32": 32}
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What the user asked for, checked and in one piece."""
+
+    mode: modes.Mode
+    axes: tuple[str, str]
+    block_size: int
+    num_kv_heads: int
+    head_sizes: Mapping[Side, int]
+    code_bits: int
+    #: the swizzle of the V scales, "" where each part's own holds
+    v_scales: str
+
+    def head_size_name(self, side: Side) -> str:
+        """The argument that says a side's head size: head_size_v only where it differs."""
+        return "head_size_v" if self.head_sizes[side] != self.head_sizes["k"] else "head_size"
+
+
+class _Shaped(NamedTuple):
+    """A part whose sizes are known and whose place is not."""
+
+    part: Part
+    bits: int
+    columns: int
+    dims_per_entry: int
+    plane: Plane
+
+
+def layout(
+    name: str,
+    *,
+    mode: str | modes.Mode,
+    block_size: int,
+    num_kv_heads: int,
+    head_size: int,
+    head_size_v: int | None = None,
+    order: str = "NHD",
+    v_scales: str | None = None,
+    page_bytes: int | None = None,
+    dtype: DTypeLike | None = None,
+) -> Layout:
+    """The layout of that name for one layer's cache blocks.
+
+    mode: a KVQuantMode member that the layout has. block_size: slots in a page (the kernel's block size). head_size,
+    head_size_v: dims per head of K and V, equal where the second is not given. order: "NHD" or "HND".
+    v_scales: "swizzled" (the default) or "linear", where the layout has the choice. page_bytes: bytes from page to
+    page, those above the natural size are padding. dtype: of the stored values, mode none only: "bfloat16" (the
+    default), "float16" or "float32". Raises InputError, one line, for an unknown name or sizes the layout cannot have.
+    """
+    entry = find_entry(name)
+    kind = modes.mode(mode)
+    form = entry.form(kind.name)
+    if order not in _AXES:
+        raise unknown_name("order", order, _AXES)
+    where = f"layout {name} in mode {kind.name}"
+    stored = _dtype(kind, dtype)
+    choice = _choice(form, where, v_scales)
+    request = _Request(
+        mode=kind,
+        axes=_AXES[order],
+        block_size=_size("block_size", block_size),
+        num_kv_heads=_size("num_kv_heads", num_kv_heads),
+        head_sizes={
+            "k": _size("head_size", head_size),
+            "v": _size("head_size_v", head_size if head_size_v is None else head_size_v),
+        },
+        code_bits=_DTYPE_BITS[stored] if stored else element(kind.element or "").bits,
+        v_scales=dict(form.v_scales)[choice] if choice else "",
+    )
+    _check_head_sizes(form, where, request)
+    regions, natural = _page(form, request)
+    _check_dims(where, regions, request)
+    total = natural if page_bytes is None else _size("page_bytes", page_bytes)
+    if total < natural:
+        raise InputError(f"page_bytes must be at least {natural}, the page's natural size; got {total}")
+    return Layout(
+        name=name,
+        mode=kind.name,
+        order=cast("Order", order),
+        block_size=request.block_size,
+        num_kv_heads=request.num_kv_heads,
+        head_size=request.head_sizes["k"],
+        head_size_v=request.head_sizes["v"],
+        v_scales=choice,
+        dtype=stored,
+        page_bytes=total,
+        natural_bytes=natural,
+        regions=regions,
+        recipe=form.recipe,
+    )
+
+
+def _page(form: Form, request: _Request) -> tuple[tuple[Region, ...], int]:
+    """The regions of a page and its natural size in bytes: the sections one after the other."""
+    regions: list[Region] = []
+    size = 0
+    for section in form.sections:
+        placed, section_bytes = _section(section, size, request)
+        regions += placed
+        size += section_bytes
+    return tuple(regions), size
+
+
+def _section(section: Section, start: int, request: _Request) -> tuple[list[Region], int]:
+    """The regions of a section that begins at byte `start`, and the bytes it takes."""
+    counts = {"slot": request.block_size, "head": request.num_kv_heads}
+    outer = [axis for axis in request.axes if axis in PER[section.per]]
+    inner = [axis for axis in request.axes if axis not in outer]
+    parts, record = [], 0
+    for part in section.record:
+        shaped = _shape(part, inner, request)
+        strides, size = _strides(inner, counts | {"slot": shaped.plane.rows}, shaped.plane.columns * shaped.bits)
+        parts.append((shaped, start + record, strides))
+        record += size // 8
+    record = _round_up(record, section.record_align)
+    strides, size = _strides(outer, counts, record * 8)
+    regions = [_region(shaped, offset, inside | strides, request) for shaped, offset, inside in parts]
+    return regions, _round_up(size // 8, section.align)
+
+
+def _strides(axes: list[str], counts: Mapping[str, int], step: int) -> tuple[dict[str, int], int]:
+    """The stride of each axis, the last one of `step`, and the size of all of it: bits."""
+    strides = {}
+    for axis in reversed(axes):
+        strides[axis] = step
+        step *= counts[axis]
+    return strides, step
+
+
+def _region(shaped: _Shaped, offset: int, strides: Mapping[str, int], request: _Request) -> Region:
+    """The part at its place: each digit of its plane with its stride in bits."""
+    part, bits = shaped.part, shaped.bits
+
+    def digits(terms: tuple[Term, ...]) -> tuple[Digit, ...]:
+        return tuple(Digit(size, rows * strides["slot"] + entries * bits) for size, rows, entries in terms)
+
+    return Region(
+        name=part.label,
+        side=part.side,
+        part=part.kind,
+        bits=bits,
+        offset=offset,
+        slots=request.block_size,
+        heads=request.num_kv_heads,
+        columns=shaped.columns,
+        slot=digits(shaped.plane.row),
+        head=(Digit(request.num_kv_heads, strides["head"]),),
+        column=digits(shaped.plane.column),
+        dims_per_entry=shaped.dims_per_entry,
+        first_dim=part.first_dim,
+    )
+
+
+def _shape(part: Part, inner: list[str], request: _Request) -> _Shaped:
+    """A part's sizes: from its description, else from the mode and the head size. `inner`: the axes it repeats over."""
+    mode, name = request.mode, request.head_size_name(part.side)
+    size = request.head_sizes[part.side]
+    dims = size - part.first_dim
+    if dims < 1 and not part.columns:
+        raise InputError(f"{part.label} begins at dim {part.first_dim}: {name} must be larger; got {size}")
+    if part.kind == "code":
+        bits, shared = part.bits or request.code_bits, part.dims_per_entry or 1
+    else:
+        bits, shared = part.bits or _scale_bits(mode), part.dims_per_entry or mode.dims_per_scale or dims
+    if not part.columns and dims % shared:
+        raise InputError(f"mode {mode.name} needs {name} to be a multiple of {shared}; got {size}")
+    columns = part.columns or dims // shared
+    plane = _plane(part, columns, shared, inner, request)
+    if plane.columns * bits % 8:
+        raise InputError(f"{part.label} of {columns} x {bits} bits does not fill whole bytes; choose another {name}")
+    return _Shaped(part, bits, columns, shared, plane)
+
+
+def _plane(part: Part, columns: int, dims_per_entry: int, inner: list[str], request: _Request) -> Plane:
+    """The digits of a part's (block_size, columns) plane, by its swizzle."""
+    chosen = request.v_scales if part.part == "v.scale" else ""
+    swizzle = SWIZZLES[chosen or part.swizzle]
+    where = f"{part.label} swizzle {swizzle.name}{' (v_scales)' if chosen else ''}"
+    if columns % swizzle.column_multiple:
+        name, multiple = request.head_size_name(part.side), swizzle.column_multiple * dims_per_entry
+        got = request.head_sizes[part.side]
+        raise InputError(f"{where} needs {name} to be a multiple of {multiple}; got {got}")
+    if request.block_size % swizzle.row_multiple:
+        multiple, got = swizzle.row_multiple, request.block_size
+        raise InputError(f"{where} needs block_size to be a multiple of {multiple}; got {got}")
+    if swizzle.contiguous and inner[-1:] != ["slot"]:
+        raise InputError(f"{where} needs the slots of a head side by side: order HND")
+    return swizzle.plane(request.block_size, columns)
+
+
+def _scale_bits(mode: modes.Mode) -> int:
+    if mode.page_scale is None:
+        raise InputError(f"mode {mode.name} has no scale in the page; a scale part there must say its bits")
+    return 32 if mode.page_scale == "float32" else element(mode.page_scale).bits
+
+
+def _check_head_sizes(form: Form, where: str, request: _Request) -> None:
+    """The entry's own demands on the head sizes."""
+    for side, size in request.head_sizes.items():
+        if size % form.head_size_multiple:
+            name = request.head_size_name(side)
+            raise InputError(f"{where} needs {name} to be a multiple of {form.head_size_multiple}; got {size}")
+    if form.head_sizes == "equal" and request.head_sizes["k"] != request.head_sizes["v"]:
+        k, v = request.head_sizes["k"], request.head_sizes["v"]
+        raise InputError(f"{where} needs head_size_v to equal head_size; got {v} and {k}")
+
+
+def _check_dims(where: str, regions: tuple[Region, ...], request: _Request) -> None:
+    """Each dim has one code, where its side has codes, and at most one scale: a fixed record has a fixed head size."""
+    for side, part in product(SIDES, PARTS):
+        held = [region for region in regions if (region.side, region.part) == (side, part)]
+        size, end = request.head_sizes[side], 0
+        for region in sorted(held, key=lambda region: region.first_dim):
+            if region.first_dim < end or (part == "code" and region.first_dim > end):
+                raise InputError(f"{where}: {region.name} must begin at dim {end}; it begins at {region.first_dim}")
+            end = region.all_dims.stop
+        if end > size or (held and part == "code" and end < size):
+            raise InputError(f"{where} needs {request.head_size_name(side)} {end}; got {size}")
+
+
+def _choice(form: Form, where: str, v_scales: str | None) -> str | None:
+    """The V scale choice that holds: the one given, else the first, None where the layout has none."""
+    names = [name for name, _ in form.v_scales]
+    if not names:
+        if v_scales is not None:
+            raise InputError(f"{where} has no choice of v_scales; leave it out (got {v_scales!r})")
+        return None
+    if v_scales is not None and v_scales not in names:
+        raise unknown_name("v_scales", v_scales, names)
+    return v_scales or names[0]
+
+
+def _dtype(mode: modes.Mode, dtype: DTypeLike | None) -> str | None:
+    """The name of the stored values' dtype, None where the mode stores codes."""
+    if mode.element is not None:
+        if dtype is not None:
+            raise InputError(f"dtype is for mode none only; mode {mode.name} stores {mode.element} codes")
+        return None
+    if dtype is None:
+        return "bfloat16"
+    try:
+        # NumPy knows the string "bfloat16" only once ml_dtypes is imported; ml_dtypes' own types it always knows
+        name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
+    except TypeError:
+        name = str(dtype)
+    if name not in _DTYPE_BITS:
+        raise unknown_name("dtype", name, _DTYPE_BITS)
+    return name
+
+
+def _size(what: str, value: object) -> int:
+    """A size as an int >= 1. Raises InputError for anything else, bool and float included."""
+    size = as_integer(value)
+    if size is None or size < 1:
+        raise InputError(f"{what} must be an integer of at least 1; got {value!r}")
+    return size
+
+
+def _round_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple

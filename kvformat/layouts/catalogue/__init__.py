@@ -1,0 +1,38 @@
+"""The layouts by name: those that ship with kvformat, and those a user registers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from kvformat.errors import InputError, unknown_name
+from kvformat.layouts.catalogue import flashinfer, vllm
+from kvformat.layouts.entry import Entry, parse_entry
+
+_LAYOUTS: dict[str, Entry] = {}
+
+#: every layout entry by name
+LAYOUTS: Mapping[str, Entry] = MappingProxyType(_LAYOUTS)
+
+
+def register(described: Mapping[str, object]) -> Entry:
+    """Add a layout: a plain mapping in the language of `kvformat.layouts.entry`, as the shipped ones are.
+
+    Raises InputError for a malformed entry, and for a name that is already taken by another one: a layout's name is
+    what dumps say, so it means one thing.
+    """
+    entry = parse_entry(described)
+    if _LAYOUTS.setdefault(entry.name, entry) != entry:
+        raise InputError(f"layout {entry.name!r} is already registered as something else; choose another name")
+    return entry
+
+
+def find_entry(name: str) -> Entry:
+    """The entry of that name. Raises InputError, naming the close names, for an unknown one."""
+    if name not in _LAYOUTS:
+        raise unknown_name("layout", name, _LAYOUTS)
+    return _LAYOUTS[name]
+
+
+for _described in (*vllm.ENTRIES, *flashinfer.ENTRIES):
+    register(_described)

@@ -1,0 +1,182 @@
+"""The language a layout is described in: an entry of strings and numbers, as a dict or TOML table, checked when read.
+
+A page is a concatenation of sections. A section repeats a record of parts over the axes that `per` names, and each
+part repeats its row over the others, in the order (NHD: slot, head; HND: head, slot) that the user asks for:
+
+    per = "cell"    K and V of a token's head side by side     [slot][head][k.code | v.code]
+    per = "head"    each part of a head in one piece           [head][k.code[slot] | v.code[slot]]
+    per = "slot"    each part of a token in one piece          [slot][k.code[head] | v.code[head]]
+    per = "page"    each part of the page in one piece         k.code[slot][head] | v.code[slot][head]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from kvformat.errors import InputError, unknown_name
+from kvformat.layouts.region import PARTS, SIDES, PartName, Side
+from kvformat.layouts.swizzle import SWIZZLES
+from kvformat.modes import MODES
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Described = TypeVar("Described", bound="DataclassInstance")
+
+#: the axes that repeat the record, by the word for it
+PER: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"cell": ("slot", "head"), "head": ("head",), "slot": ("slot",), "page": ()}
+)
+_PART_NAMES = tuple(f"{side}.{part}" for side in SIDES for part in PARTS)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One kind of entry in a record. What is 0 here comes from the mode and the head size.
+
+    A part with `first_dim` lets a record change format along a head: 512 codes of 8 bits, then 64 of 16.
+    """
+
+    #: "k.code", "k.scale", "v.code" or "v.scale"
+    part: str
+    #: how explanations call it; "": "K data", "V scale", ...
+    name: str = ""
+    bits: int = 0
+    columns: int = 0
+    dims_per_entry: int = 0
+    first_dim: int = 0
+    swizzle: str = "linear"
+
+    @property
+    def side(self) -> Side:
+        """The side that the part names."""
+        return cast("Side", self.part.partition(".")[0])
+
+    @property
+    def kind(self) -> PartName:
+        """Code or scale, as the part names it."""
+        return cast("PartName", self.part.partition(".")[2])
+
+    @property
+    def label(self) -> str:
+        """The name, "K data" and the like where none is given."""
+        return self.name or f"{self.side.upper()} {'data' if self.kind == 'code' else 'scale'}"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A piece of the page: a record repeated over the axes of `per`."""
+
+    per: Literal["cell", "head", "slot", "page"]
+    record: tuple[Part, ...]
+    #: bytes: the record's, and the section's, size is rounded up to a multiple; the rest is padding
+    record_align: int = 1
+    align: int = 1
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a layout's page is in one mode."""
+
+    #: the recipe this engine uses in this mode
+    recipe: str
+    sections: tuple[Section, ...]
+    #: what the user may choose for the V scales, and the swizzle each means; the first is the default
+    v_scales: tuple[tuple[str, str], ...] = ()
+    #: both head sizes must be multiples of this
+    head_size_multiple: int = 1
+    #: "equal": K and V must have one head size
+    head_sizes: Literal["any", "equal"] = "any"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A layout by name: its form in each mode it has."""
+
+    name: str
+    source: str
+    modes: tuple[tuple[str, Form], ...]
+
+    def form(self, mode: str) -> Form:
+        """The form in that mode. Raises InputError, listing the modes there are, where it has none."""
+        for name, form in self.modes:
+            if name == mode:
+                return form
+        raise InputError(f"layout {self.name} has no mode {mode}; it has {', '.join(name for name, _ in self.modes)}")
+
+
+def parse_entry(described: Mapping[str, object]) -> Entry:
+    """The entry that a plain mapping describes. Raises InputError, one line that says where, for a malformed one."""
+    where = f"layout entry {described.get('name')!r}"
+    forms = []
+    for mode, form in _mapping(where, "modes", described.get("modes")).items():
+        _known(where, "mode", mode, MODES)
+        inside = f"{where}, mode {mode}"
+        forms.append((mode, _form(inside, _mapping(inside, "modes", form))))
+    return _build(Entry, where, {**described, "modes": tuple(forms)})
+
+
+def _form(where: str, described: Mapping[str, object]) -> Form:
+    listed = _sequence(where, "sections", described.get("sections"))
+    sections = tuple(_section(where, _mapping(where, "sections", section)) for section in listed)
+    choices = _mapping(where, "v_scales", described.get("v_scales", {}))
+    for swizzle in choices.values():
+        _known(where, "swizzle", swizzle, SWIZZLES)
+    form = _build(Form, where, {**described, "sections": sections, "v_scales": tuple(choices.items())})
+    _known(where, "head_sizes", form.head_sizes, ("any", "equal"))
+    return form
+
+
+def _section(where: str, described: Mapping[str, object]) -> Section:
+    record = tuple(_part(where, part) for part in _sequence(where, "record", described.get("record")))
+    section = _build(Section, where, {**described, "record": record})
+    _known(where, "per", section.per, PER)
+    return section
+
+
+def _part(where: str, described: object) -> Part:
+    """A part from its table, or from its name alone: "k.code"."""
+    values = {"part": described} if isinstance(described, str) else _mapping(where, "record", described)
+    part = _build(Part, where, values)
+    _known(where, "part", part.part, _PART_NAMES)
+    _known(where, "swizzle", part.swizzle, SWIZZLES)
+    return part
+
+
+def _build(kind: type[Described], where: str, values: Mapping[str, object]) -> Described:
+    """The dataclass of those values: no unknown key, none missing, numbers >= 0 where it has numbers."""
+    known = {field.name: field for field in fields(kind)}
+    for key, value in values.items():
+        _known(where, "key", key, known)
+        if str(known[key].type).startswith("tuple"):
+            continue  # parsed before
+        wanted = int if isinstance(known[key].default, int) else str
+        if type(value) is not wanted:
+            raise InputError(f"{where}: {key} must be {'a number' if wanted is int else 'a string'}; got {value!r}")
+        least = known[key].default
+        if isinstance(value, int) and isinstance(least, int) and value < least:
+            raise InputError(f"{where}: {key} must be at least {least}; got {value}")
+    missing = [name for name, field in known.items() if field.default is MISSING and name not in values]
+    if missing:
+        raise InputError(f"{where}: {missing[0]} is missing")
+    return kind(**cast("dict[str, Any]", values))
+
+
+def _known(where: str, what: str, name: object, names: Sequence[str] | Mapping[str, object]) -> None:
+    if not isinstance(name, str) or name not in names:
+        raise InputError(f"{where}: {unknown_name(what, name, names)}")
+
+
+def _mapping(where: str, key: str, value: object) -> Mapping[str, object]:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{where}: {key} must be a table; got {value!r}")
+    return value
+
+
+def _sequence(where: str, key: str, value: object) -> Sequence[object]:
+    if not isinstance(value, list | tuple) or not value:
+        raise InputError(f"{where}: {key} must be a list; got {value!r}")
+    return value

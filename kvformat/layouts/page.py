@@ -1,0 +1,142 @@
+"""A page as a whole: its sizes, its regions, where an entry lies (`locate`) and what a byte holds (`explain`)."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from kvformat.errors import InputError, unknown_name
+from kvformat.layouts.region import PARTS, SIDES, Region, Side
+
+Order = Literal["NHD", "HND"]
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where an entry lies: it starts at `bit` (0 = least significant) of page byte `byte` and is `bits` wide.
+
+    Entries wider than a byte are little-endian.
+    """
+
+    byte: int
+    bit: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a byte of a page holds; the range `dims` is what its code stands for, or what its scale is shared by.
+
+    Padding belongs to no side, slot or head (None) and to no dims (an empty range).
+    """
+
+    side: Side | None
+    part: Literal["code", "scale", "padding"]
+    slot: int | None
+    head: int | None
+    dims: range
+    region: str
+
+
+PADDING = Explanation(None, "padding", None, None, range(0), "padding")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the codes and scales of one layer's cache block lie: made by `layout`, equal and hashed by value."""
+
+    name: str
+    mode: str
+    order: Order
+    #: slots in a page
+    block_size: int
+    num_kv_heads: int
+    head_size: int
+    head_size_v: int
+    #: how the V scales lie, None where the layout has no choice
+    v_scales: str | None
+    #: of the stored values, mode none only
+    dtype: str | None
+    #: bytes from one page to the next; what lies above natural_bytes is padding
+    page_bytes: int
+    natural_bytes: int
+    #: in the order of their offsets
+    regions: tuple[Region, ...]
+    #: the recipe this layout's engine uses in this mode
+    recipe: str
+
+    @property
+    def spec(self) -> dict[str, str | int]:
+        """The arguments of `layout` that make this layout again, those that do not apply left out."""
+        names = ("name", "mode", "order", "block_size", "num_kv_heads", "head_size", "head_size_v")
+        given = {name: getattr(self, name) for name in (*names, "v_scales", "dtype", "page_bytes")}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def region(self, *, side: str, part: str = "code", dim: int = 0) -> Region:
+        """The region that holds that part of `dim`. Raises InputError, naming what the page has, where none does."""
+        if side not in SIDES:
+            raise unknown_name("side", side, SIDES)
+        if part not in PARTS:
+            raise unknown_name("part", part, PARTS)
+        size = self.head_size if side == "k" else self.head_size_v
+        dim = checked_index("dim", dim, size)
+        for region in self.regions:
+            if (region.side, region.part) == (side, part) and dim in region.all_dims:
+                return region
+        held = ", ".join(region.name for region in self.regions)
+        raise InputError(f"a {self.name} page in mode {self.mode} has no {side} {part} of dim {dim}; it has {held}")
+
+    def locate(self, *, side: str, slot: int, head: int, dim: int, part: str = "code") -> Location:
+        """Where the code of `dim`, or the scale it shares, lies in the page.
+
+        side: "k" or "v"; slot: 0 .. block_size-1; head: 0 .. num_kv_heads-1; dim: 0 .. head_size-1 of that side.
+        part: "code" or "scale". Raises InputError, naming the range, for what is out of it.
+        """
+        region = self.region(side=side, part=part, dim=dim)
+        slot = checked_index("slot", slot, self.block_size)
+        head = checked_index("head", head, self.num_kv_heads)
+        column = (operator.index(dim) - region.first_dim) // region.dims_per_entry
+        byte, bit = divmod(region.address(slot, head, column), 8)
+        return Location(byte, bit, region.bits)
+
+    def explain(self, *, byte: int) -> Explanation:
+        """What a byte of the page holds. Raises InputError for a byte outside 0 .. page_bytes-1."""
+        byte = checked_index("byte", byte, self.page_bytes)
+        for region in self.regions:
+            first, last = region.find(byte * 8), region.find(byte * 8 + 7)
+            if first is not None and last is not None:
+                slot, head, column = first
+                dims = range(region.dims(column).start, region.dims(last[2]).stop)
+                return Explanation(region.side, region.part, slot, head, dims, region.name)
+        return PADDING
+
+    def describe(self) -> dict[str, object]:
+        """The layout as plain data for tables and drawings: `spec`, recipe, sizes in bytes, and its regions."""
+        return {
+            **self.spec,
+            "recipe": self.recipe,
+            "natural_bytes": self.natural_bytes,
+            "page_bytes": self.page_bytes,
+            "regions": [region.describe() for region in self.regions],
+        }
+
+
+def as_integer(value: object) -> int | None:
+    """`value` as an int, None for what is no integer: bool, float, str, ..."""
+    if isinstance(value, bool | np.bool_):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def checked_index(what: str, value: object, count: int) -> int:
+    """`value` as an int in 0 .. count-1. Raises InputError, naming the range, for anything else (bool, float, ...)."""
+    index = as_integer(value)
+    if index is None or not 0 <= index < count:
+        raise InputError(f"{what} must be an integer in 0..{count - 1}; got {value!r}")
+    return index

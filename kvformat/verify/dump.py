@@ -1,0 +1,319 @@
+"""Dumps: the K and V that a writer was given and the pages it wrote, in one safetensors file or in arrays."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from kvformat.errors import InputError
+from kvformat.modes import Mode
+from kvformat.modes import mode as find_mode
+from kvformat.slots import check_slots
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from kvformat.layouts import Layout
+    from kvformat.recipes import Recipe
+
+VERSION = "1"
+#: dtypes of key and value, by the names that messages use
+INPUT_DTYPES = {np.dtype(t).name: np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16)}
+TENSORS = ("key", "value", "slot_mapping", "pages", "k_scale", "v_scale")
+OPTIONAL_TENSORS = ("k_scale", "v_scale")
+_FILE_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "U8": np.uint8,
+                "I64": np.int64}  # fmt: skip
+_SIZES = ("block_size", "num_kv_heads", "head_size", "head_size_v")
+#: what only some layouts leave open
+_CHOICES = ("dtype", "v_scales")
+
+
+@dataclass(frozen=True, eq=False)
+class Dump:
+    """What `kvformat.check` judges. After `load` the arrays lie in the mapped file: what is not sliced is not read."""
+
+    #: float32, float16 or bfloat16: (tokens, num_kv_heads, head_size), and head_size_v for value
+    key: NDArray[Any]
+    value: NDArray[Any]
+    #: uint8 (num_blocks, page_bytes)
+    pages: NDArray[np.uint8]
+    #: int64 (tokens); checked: none past the end, no two alike, negative ones are padding
+    slot_mapping: NDArray[np.int64]
+    layout: Layout
+    #: None: the recipe of the layout's engine is meant
+    recipe: str | None
+    k_scale: np.float32 | None
+    v_scale: np.float32 | None
+    producer: str
+
+    @property
+    def mode(self) -> str:
+        """The mode's name."""
+        return self.layout.mode
+
+    @property
+    def tokens(self) -> int:
+        """How many rows key and value have, padding included."""
+        return int(self.key.shape[0])
+
+    def rows(self, side: Literal["k", "v"], start: int, stop: int) -> NDArray[Any]:
+        """Rows start..stop-1 of key or value, contiguous and aligned; nothing else is read."""
+        return np.require((self.key if side == "k" else self.value)[start:stop], requirements=("C", "A"))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Dump:
+        """Open a dump. Its header is checked here; key, value and pages are read later, where they are sliced.
+
+        Raises InputError, naming the file, for everything that is not a well-formed dump.
+        """
+        try:
+            metadata, tensors = _open(Path(path))
+            return _assemble(tensors, _layout_of(metadata, tensors), metadata.get("recipe"), metadata["producer"])
+        except InputError as error:
+            raise InputError(f"{_one_line(path)}: {error}") from error
+
+    @classmethod
+    def from_arrays(
+        cls,
+        key: ArrayLike,
+        value: ArrayLike,
+        pages: ArrayLike,
+        slot_mapping: ArrayLike,
+        *,
+        layout: Layout,
+        recipe: str | Recipe | None = None,
+        k_scale: ArrayLike | None = None,
+        v_scale: ArrayLike | None = None,
+        producer: str = "kvformat",
+    ) -> Dump:
+        """A dump of arrays at hand, which it shares where it can. Raises InputError where they do not fit together."""
+        given = dict(zip(TENSORS, (key, value, slot_mapping, pages, k_scale, v_scale), strict=True))
+        tensors = {name: _native(name, array) for name, array in given.items() if array is not None}
+        _check_shapes(tensors)
+        return _assemble(tensors, layout, recipe, producer)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the dump as one safetensors file. The path holds the whole dump or stays as it was."""
+        _import_safetensors()
+        from safetensors import SafetensorError
+        from safetensors.numpy import save_file
+
+        target = Path(path)
+        tensors = {name: getattr(self, name) for name in TENSORS if getattr(self, name) is not None}
+        whole = {name: np.require(np.asarray(array), requirements=("C", "A")) for name, array in tensors.items()}
+        try:
+            with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+                finished = Path(folder) / target.name
+                save_file(whole, finished, metadata=self._metadata())
+                finished.replace(target)
+        except (OSError, SafetensorError) as error:
+            raise InputError(f"{_one_line(target)}: cannot be written: {_one_line(error)}") from error
+
+    def _metadata(self) -> dict[str, str]:
+        layout = self.layout
+        entries = {
+            "kvformat_dump": VERSION,
+            "mode": layout.mode,
+            "recipe": self.recipe,
+            "layout": layout.name,
+            "order": layout.order,
+            **{name: str(getattr(layout, name)) for name in _SIZES},
+            "producer": self.producer,
+            **{name: getattr(layout, name) for name in _CHOICES},
+        }
+        return {name: entry for name, entry in entries.items() if entry is not None}
+
+
+# --- the parts, checked against each other -------------------------------------------------------------------------
+
+
+def _assemble(tensors: Mapping[str, NDArray[Any]], layout: Layout, recipe: str | Recipe | None, producer: str) -> Dump:
+    if not isinstance(producer, str):
+        raise InputError(f"producer must be a string; got {type(producer).__name__}")
+    key, value, pages = tensors["key"], tensors["value"], tensors["pages"]
+    for name, array, size in (("key", key, layout.head_size), ("value", value, layout.head_size_v)):
+        if array.shape[1:] != (layout.num_kv_heads, size):
+            expected = _shape((key.shape[0], layout.num_kv_heads, size))
+            raise InputError(f"{name} has shape {_shape(array.shape)}, but the layout says {expected}")
+    if pages.shape[1] != layout.page_bytes:
+        raise InputError(f"pages are {pages.shape[1]} bytes long, but the layout says {layout.page_bytes}")
+    mode = find_mode(layout.mode)
+    return Dump(
+        key=key,
+        value=value,
+        pages=pages,
+        slot_mapping=check_slots(tensors["slot_mapping"], pages.shape[0] * layout.block_size),
+        layout=layout,
+        recipe=_recipe_name(recipe, mode),
+        k_scale=_scale("k_scale", tensors.get("k_scale"), mode),
+        v_scale=_scale("v_scale", tensors.get("v_scale"), mode),
+        producer=producer,
+    )
+
+
+def _check_shapes(tensors: Mapping[str, NDArray[Any]]) -> None:
+    """What holds without a layout: dtypes, dimensions, and as many values and slots as keys."""
+    key, value, slots, pages = (tensors[name] for name in TENSORS[:4])
+    for name, array in (("key", key), ("value", value)):
+        if array.dtype not in INPUT_DTYPES.values():
+            raise InputError(f"{name} is {array.dtype.name}; it must be one of {', '.join(INPUT_DTYPES)}")
+        if array.ndim != 3:
+            raise InputError(f"{name} has shape {_shape(array.shape)}; it must be (tokens, heads, head_dim)")
+    if not key.shape[0]:
+        raise InputError("key holds no token, so there is nothing to judge")
+    if key.dtype != value.dtype:
+        raise InputError(f"key is {key.dtype.name} and value is {value.dtype.name}; both must have the same dtype")
+    if value.shape[0] != key.shape[0]:
+        raise InputError(f"key holds {key.shape[0]} tokens and value {value.shape[0]}; they must hold the same tokens")
+    if slots.shape != key.shape[:1]:
+        raise InputError(f"slot_mapping has shape {_shape(slots.shape)}; it must be ({key.shape[0]}), one per token")
+    if pages.dtype != np.uint8 or pages.ndim != 2 or not pages.size:
+        found = f"{pages.dtype.name} of shape {_shape(pages.shape)}"
+        raise InputError(f"pages is {found}; it must be uint8 of shape (num_blocks, page_bytes), not empty")
+
+
+def _scale(name: str, array: NDArray[Any] | None, mode: Mode) -> np.float32 | None:
+    """A given scale, rounded once to float32."""
+    if array is None:
+        return None
+    if array.shape not in ((), (1,)) or not np.can_cast(array.dtype, np.float64) or array.dtype == np.bool_:
+        found = f"{array.dtype.name} of shape {_shape(array.shape)}"
+        raise InputError(f"{name} is {found}; it must be one number: float32 of shape () or (1)")
+    with np.errstate(over="ignore"):
+        scale = np.float32(array.reshape(())[()])
+    if not (np.isfinite(scale) and scale > 0):
+        raise InputError(f"{name} is {array.reshape(())[()]}, as float32 {scale}; it must be finite and > 0")
+    if not mode.tensor_scale:
+        raise InputError(f"mode {mode.name} has no {name}: its scales, if any, lie in the pages; leave it out")
+    return scale
+
+
+def _recipe_name(recipe: str | Recipe | None, mode: Mode) -> str | None:
+    if recipe is None:
+        return None
+    from kvformat.recipes import recipe as find_recipe
+
+    found = find_recipe(recipe)
+    if found.mode != mode.name:
+        raise InputError(f"recipe {found.name} is for mode {found.mode}, but the layout is for mode {mode.name}")
+    return found.name
+
+
+def _native(name: str, values: ArrayLike) -> NDArray[Any]:
+    """The same numbers in this machine's byte order."""
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is not an array: {_one_line(error)}") from error
+    if array.dtype.isnative:
+        return array
+    # by the bits: a NaN keeps its payload, and ml_dtypes are swapped as well
+    return array.byteswap().view(array.dtype.newbyteorder("="))
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, shape))})"
+
+
+# --- the file ------------------------------------------------------------------------------------------------------
+
+
+def _import_safetensors() -> None:
+    try:
+        import safetensors.numpy  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise InputError("dump files need safetensors: pip install 'kvformat[cli]'") from error
+
+
+def _open(path: Path) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
+    """Metadata and tensors of a dump file. The tensors are views of the mapped file."""
+    _import_safetensors()
+    from safetensors import SafetensorError, safe_open
+
+    if path.is_dir():
+        raise InputError("is a directory; a dump is one safetensors file")
+    try:
+        path.stat()  # whose errors say more than the library's
+        with safe_open(path, framework="np") as file:  # checks that the header is well-formed and covers the file
+            metadata = dict(file.metadata() or {})
+            _check_version(metadata)
+            views = {name: file.get_slice(name) for name in file.keys() if name in TENSORS}  # noqa: SIM118
+            kinds = {name: (view.get_dtype(), tuple(view.get_shape())) for name, view in views.items()}
+        missing = [name for name in TENSORS if name not in kinds and name not in OPTIONAL_TENSORS]
+        if missing:
+            raise InputError(f"the dump has no tensor {missing[0]!r}; it needs {', '.join(TENSORS[:4])}")
+        tensors = _map(path, kinds)
+    except SafetensorError as error:
+        raise InputError(f"is not a whole safetensors file: {_one_line(error)}") from error
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror or _one_line(error)}") from error
+    _check_shapes(tensors)
+    return metadata, tensors
+
+
+def _map(path: Path, kinds: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, NDArray[Any]]:
+    """The tensors as read-only views of the mapped file: the library's numpy side cannot slice bfloat16."""
+    mapped = np.memmap(path, np.uint8, mode="r").view(np.ndarray)
+    start = 8 + int(mapped[:8].view("<u8")[0])
+    header = json.loads(mapped[8:start].tobytes())
+    tensors = {}
+    for name, (kind, shape) in kinds.items():
+        expected = {"pages": ("U8",), "slot_mapping": ("I64",), "k_scale": ("F32",), "v_scale": ("F32",)}.get(name)
+        if kind not in (expected or _FILE_DTYPES):
+            right = ", ".join(np.dtype(_FILE_DTYPES[k]).name for k in expected) if expected else ", ".join(INPUT_DTYPES)
+            raise InputError(f"{name} is stored as {kind}; it must be {right}")
+        first, last = header[name]["data_offsets"]
+        tensors[name] = mapped[start + first : start + last].view(_FILE_DTYPES[kind]).reshape(shape)
+    return tensors
+
+
+def _check_version(metadata: Mapping[str, str]) -> None:
+    version = metadata.get("kvformat_dump")
+    if version is None:
+        raise InputError(f"is a safetensors file but no dump: its metadata has no kvformat_dump={VERSION!r}")
+    if version != VERSION:
+        raise InputError(f"is a dump of version {version!r}; this kvformat reads version {VERSION!r}")
+
+
+def _layout_of(metadata: Mapping[str, str], tensors: Mapping[str, NDArray[Any]]) -> Layout:
+    """The layout that the metadata names; the pages themselves say how long a page is."""
+    from kvformat.layouts import layout
+
+    mode = find_mode(_entry(metadata, "mode"))
+    name, page_bytes = _entry(metadata, "layout"), int(tensors["pages"].shape[1])
+    options: dict[str, Any] = {size: _integer(metadata, size) for size in _SIZES}
+    options |= {"mode": mode.name, "order": _entry(metadata, "order")}
+    options |= {choice: metadata[choice] for choice in _CHOICES if choice in metadata}
+    smallest = layout(name, **options)
+    for entry in ("producer", *(choice for choice in _CHOICES if getattr(smallest, choice) is not None)):
+        _entry(metadata, entry)  # what the layout would otherwise guess
+    if page_bytes < smallest.page_bytes:
+        needed = f"{name} in mode {mode.name} needs at least {smallest.page_bytes}"
+        raise InputError(f"pages are {page_bytes} bytes long; {needed}")
+    return layout(name, **options, page_bytes=page_bytes)
+
+
+def _entry(metadata: Mapping[str, str], name: str) -> str:
+    if name not in metadata:
+        raise InputError(f"the dump's metadata has no {name!r}")
+    return metadata[name]
+
+
+def _integer(metadata: Mapping[str, str], name: str) -> int:
+    text = _entry(metadata, name)
+    if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
+        raise InputError(f"the dump's metadata has {name}={text[:40]!r}; it must be a positive integer in decimal")
+    return int(text)
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())

@@ -1,0 +1,168 @@
+"""Where every entry of a page lies, by the formulas of facts/vllm.md section 4 and facts/peers.md section 8.
+
+Written out by hand, one function per layout, and sharing nothing with the code under test.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True)
+class Config:
+    """The arguments of one `layout` call."""
+
+    name: str
+    mode: str
+    order: str
+    block_size: int
+    num_kv_heads: int
+    head_size: int
+    head_size_v: int
+    v_scales: str | None = None
+    dtype: str | None = None
+    padding: int = 0
+
+    @property
+    def arguments(self):
+        names = ("mode", "order", "block_size", "num_kv_heads", "head_size", "head_size_v", "v_scales", "dtype")
+        given = {name: getattr(self, name) for name in names}
+        given["page_bytes"] = natural_bytes(self) + self.padding if self.padding else None
+        return given
+
+    def __str__(self):
+        sizes = f"{self.block_size}x{self.num_kv_heads}x{self.head_size}/{self.head_size_v}+{self.padding}"
+        return "-".join(filter(None, (self.name, self.mode, self.order, sizes, self.v_scales, self.dtype)))
+
+
+CONFIGS = (
+    *(Config("vllm-0.33", "none", order, 3, 2, 6, 4, dtype=d) for order in ("NHD", "HND") for d in ITEM_BYTES),
+    *(
+        Config("vllm-0.33", mode, order, bs, nkv, d, d, padding=padding)
+        for mode in ("fp8_per_tensor", "fp8_per_token_head", "int8_per_token_head")
+        for order in ("NHD", "HND")
+        for bs, nkv, d, padding in ((2, 1, 4, 8), (1, 1, 4, 0), (3, 2, 8, 5), (4, 3, 12, 0))
+    ),
+    Config("vllm-0.33", "fp8_per_tensor", "HND", 3, 2, 5, 7),
+    *(
+        Config("vllm-0.33", "nvfp4", order, bs, nkv, d, dv, v_scales, padding=padding)
+        for v_scales in ("swizzled", "linear")
+        for order in ("NHD", "HND")
+        for bs, nkv, d, dv, padding in (
+            (4, 1, 64, 64, 0),
+            (4, 2, 128, 128, 7),
+            (8, 3, 64, 64, 0),
+            (4, 1, 256, 256, 1),
+            (4, 2, 16, 64, 0),
+        )
+    ),
+    *(Config("vllm-0.33", "nvfp4", order, 3, 2, 48, 16, "linear") for order in ("NHD", "HND")),
+    *(Config("flashinfer", "none", order, 3, 2, 6, 6, dtype="float16") for order in ("NHD", "HND")),
+    *(Config("flashinfer", "fp8_per_tensor", order, 3, 2, 6, 6, padding=3) for order in ("NHD", "HND")),
+    *(Config("flashinfer", "nvfp4", order, 4, 2, 64, 64, padding=2) for order in ("NHD", "HND")),
+    *(Config("flashinfer", "nvfp4", order, 3, 2, 16, 32) for order in ("NHD", "HND")),
+)
+
+
+def natural_bytes(c):
+    """Bytes of an unpadded page."""
+    tokens, both = c.block_size * c.num_kv_heads, c.head_size + c.head_size_v
+    if c.mode == "none":
+        return tokens * both * ITEM_BYTES[c.dtype]
+    if c.mode == "fp8_per_tensor":
+        return tokens * both
+    if c.mode == "nvfp4":
+        return tokens * (both // 2 + both // 16)
+    return tokens * (both + 8)
+
+
+def entries(c):
+    """(side, part, slot, head, dims, first bit, bits) of every entry of the page."""
+    place = {
+        ("vllm-0.33", "none"): _vllm_cell,
+        ("vllm-0.33", "fp8_per_tensor"): _vllm_cell,
+        ("vllm-0.33", "fp8_per_token_head"): _vllm_scaled_cell,
+        ("vllm-0.33", "int8_per_token_head"): _vllm_scaled_cell,
+        ("vllm-0.33", "nvfp4"): _vllm_nvfp4,
+        ("flashinfer", "none"): _flashinfer,
+        ("flashinfer", "fp8_per_tensor"): _flashinfer,
+        ("flashinfer", "nvfp4"): _flashinfer_nvfp4,
+    }[c.name, c.mode]
+    for t in range(c.block_size):
+        for h in range(c.num_kv_heads):
+            for side, part, dims, byte, bit, bits in place(c, t, h):
+                yield side, part, t, h, dims, byte * 8 + bit, bits
+
+
+def _vllm_cell(c, t, h):
+    """K = C[0:hs], V = C[hs:] of the same (head, slot)."""
+    item = ITEM_BYTES.get(c.dtype, 1)
+    cell_bytes = (c.head_size + c.head_size_v) * item
+    cell = cell_bytes * (t * c.num_kv_heads + h if c.order == "NHD" else h * c.block_size + t)
+    for e in range(c.head_size):
+        yield "k", "code", range(e, e + 1), cell + e * item, 0, item * 8
+    for e in range(c.head_size_v):
+        yield "v", "code", range(e, e + 1), cell + c.head_size * item + e * item, 0, item * 8
+
+
+def _vllm_scaled_cell(c, t, h):
+    """[K | K scale | V | V scale], K's scale at hs and V's at C/2 + hs."""
+    hs = c.head_size
+    cell_bytes = 2 * hs + 8
+    cell = cell_bytes * (t * c.num_kv_heads + h if c.order == "NHD" else h * c.block_size + t)
+    for e in range(hs):
+        yield "k", "code", range(e, e + 1), cell + e, 0, 8
+        yield "v", "code", range(e, e + 1), cell + cell_bytes // 2 + e, 0, 8
+    yield "k", "scale", range(hs), cell + hs, 0, 32
+    yield "v", "scale", range(hs), cell + cell_bytes // 2 + hs, 0, 32
+
+
+def _vllm_nvfp4(c, t, h):
+    """[K data | K scale | V data | V scale]; V scales at (t', s') = (t/4*4 + s/(S/4), s%(S/4)*4 + t%4)."""
+    bs, nkv = c.block_size, c.num_kv_heads
+    k_scale = nkv * bs * c.head_size // 2
+    v_data = k_scale + nkv * bs * c.head_size // 16
+    v_scale = v_data + nkv * bs * c.head_size_v // 2
+    for side, base, scale, d in (("k", 0, k_scale, c.head_size), ("v", v_data, v_scale, c.head_size_v)):
+        for e in range(d):
+            hnd = h * bs * d // 2 + t * d // 2 + e // 2
+            nhd = t * nkv * d // 2 + h * d // 2 + e // 2
+            yield side, "code", range(e, e + 1), base + (nhd if c.order == "NHD" else hnd), 4 * (e % 2), 4
+        groups = d // 16
+        for s in range(groups):
+            row, column = t, s
+            if side == "v" and c.v_scales == "swizzled":
+                row = (t // 4) * 4 + s // (groups // 4)
+                column = (s % (groups // 4)) * 4 + t % 4
+            hnd = h * bs * groups + row * groups + column
+            nhd = row * nkv * groups + h * groups + column
+            yield side, "scale", range(16 * s, 16 * s + 16), scale + (nhd if c.order == "NHD" else hnd), 0, 8
+
+
+def _flashinfer(c, t, h):
+    """[2, page, heads, dim] in NHD, [2, heads, page, dim] in HND, with K = 0."""
+    item = ITEM_BYTES.get(c.dtype, 1)
+    for kv, side in enumerate("kv"):
+        for e in range(c.head_size):
+            yield side, "code", range(e, e + 1), _stacked(c, kv, t, h, e, c.head_size) * item, 0, item * 8
+
+
+def _flashinfer_nvfp4(c, t, h):
+    """K and V of dim/2 bytes, then the scale tensor of dim/16 bytes, paged the same way."""
+    rows, scales = c.block_size * c.num_kv_heads, c.block_size * c.num_kv_heads * (c.head_size + c.head_size_v) // 2
+    for side, d, data, scale in (
+        ("k", c.head_size, 0, scales),
+        ("v", c.head_size_v, rows * c.head_size // 2, scales + rows * c.head_size // 16),
+    ):
+        for e in range(d):
+            yield side, "code", range(e, e + 1), data + _stacked(c, 0, t, h, e // 2, d // 2), 4 * (e % 2), 4
+        for s in range(d // 16):
+            yield side, "scale", range(16 * s, 16 * s + 16), scale + _stacked(c, 0, t, h, s, d // 16), 0, 8
+
+
+def _stacked(c, kv, t, h, e, width):
+    if c.order == "NHD":
+        return ((kv * c.block_size + t) * c.num_kv_heads + h) * width + e
+    return ((kv * c.num_kv_heads + h) * c.block_size + t) * width + e
