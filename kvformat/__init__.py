@@ -1,4 +1,4 @@
-"""The bit-exact reference for quantized KV caches: codecs, recipes, page layouts and the verdict on a kernel's bytes."""
+"""The bit-exact reference for quantized KV caches: codecs, recipes, page layouts, and the verdict on kernels' bytes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from kvformat.errors import InputError as InputError
     from kvformat.layouts import Layout as Layout
     from kvformat.layouts import layout as layout
-    from kvformat.recipes.quantizer import Quantized as Quantized
     from kvformat.recipes import Recipe as Recipe
-    from kvformat.recipes.quantizer import quantize as quantize
     from kvformat.recipes import recipe as recipe
+    from kvformat.recipes.quantizer import Quantized as Quantized
+    from kvformat.recipes.quantizer import quantize as quantize
     from kvformat.verify import Dump as Dump
     from kvformat.verify import check as check
 

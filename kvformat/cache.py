@@ -12,6 +12,7 @@ from kvformat.elements.formats import element
 from kvformat.elements.packing import pack_nibbles, unpack_nibbles
 from kvformat.errors import InputError
 from kvformat.layouts import Layout, Region
+from kvformat.layouts.page import as_integer
 from kvformat.modes import mode as find_mode
 from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.recipes.program import Recipe
@@ -24,21 +25,22 @@ Side = Literal["k", "v"]
 class PagedCache:
     """The pages of one layer, written and read as a kernel would, bit for bit.
 
-    layout: from `kvformat.layout`. pages: uint8 (num_blocks, page_bytes), zeros at first. k_scale, v_scale: the per-tensor
-    scales of modes that have them (fp8_per_tensor; nvfp4's global scale), float32; one per cache and side, given here or
-    frozen by the first write.
+    layout: from `kvformat.layout`. pages: uint8 (num_blocks, page_bytes), zeros at first. k_scale, v_scale: the
+    per-tensor scales of modes that have them (fp8_per_tensor; nvfp4's global scale), float32; one per cache and side,
+    given here or frozen by the first write.
     """
 
     def __init__(
         self, layout: Layout, num_blocks: int, k_scale: ArrayLike | None = None, v_scale: ArrayLike | None = None
     ) -> None:
-        if isinstance(num_blocks, bool) or not isinstance(num_blocks, int | np.integer) or num_blocks < 1:
+        blocks = as_integer(num_blocks)
+        if blocks is None or blocks < 1:
             raise InputError(f"num_blocks must be an integer >= 1; got {num_blocks!r}")
         self.layout = layout
         self.recipe: Recipe = _recipe_for(layout, layout.recipe)
         self.k_scale = None if k_scale is None else given_scale(k_scale, self.recipe)
         self.v_scale = None if v_scale is None else given_scale(v_scale, self.recipe)
-        self.pages = np.zeros((int(num_blocks), layout.page_bytes), np.uint8)
+        self.pages = np.zeros((blocks, layout.page_bytes), np.uint8)
 
     @property
     def num_slots(self) -> int:
@@ -56,9 +58,9 @@ class PagedCache:
     ) -> None:
         """Quantize tokens and store them in their slots; no other byte changes.
 
-        key, value: (tokens, num_kv_heads, head_size / head_size_v), float32, float16 or bfloat16. slot_mapping: integers
-        (tokens,); a negative slot writes nothing. recipe: the layout's own if None. k_scale, v_scale: as in the
-        constructor; without one, the first write computes it over all its tokens, padding included.
+        key, value: (tokens, num_kv_heads, head_size / head_size_v), float32, float16 or bfloat16. slot_mapping:
+        integers (tokens,); a negative slot writes nothing. recipe: the layout's own if None. k_scale, v_scale: as in
+        the constructor; without one, the first write computes it over all its tokens, padding included.
 
         Raises InputError, before anything is written, for shapes and dtypes that do not fit, a slot past the end or
         taken twice, a recipe of another mode, or a scale other than the one the cache has.
@@ -69,7 +71,7 @@ class PagedCache:
         for side, array in sides.items():
             _check_shape(self.layout, side, array, len(slots))
         scales = {"k": self._scale("k", k_scale, how), "v": self._scale("v", v_scale, how)}
-        made = {side: _quantize(self.layout, array, how, scales[side]) for side, array in sides.items()}
+        made = {side: quantize_for(self.layout, array, how, scales[side]) for side, array in sides.items()}
         for side, quantized in made.items():
             store(self.layout, self.pages, slots, side, quantized)
         self.recipe = how
@@ -96,9 +98,12 @@ class PagedCache:
         if outside.any():
             raise InputError(f"block_table names block {blocks[outside][0]}; blocks are 0..{len(self.pages) - 1}")
         capacity = blocks.size * self.layout.block_size
-        if isinstance(seq_len, bool) or not isinstance(seq_len, int | np.integer) or not 0 <= seq_len <= capacity:
-            raise InputError(f"seq_len must be an integer in 0..{capacity}, what the block table holds; got {seq_len!r}")
-        tokens = np.arange(seq_len)
+        length = as_integer(seq_len)
+        if length is None or not 0 <= length <= capacity:
+            raise InputError(
+                f"seq_len must be an integer in 0..{capacity}, what the block table holds; got {seq_len!r}"
+            )
+        tokens = np.arange(length)
         slots: NDArray[np.int64] = blocks.astype(np.int64)[tokens // self.layout.block_size] * self.layout.block_size
         return slots + tokens % self.layout.block_size
 
@@ -118,9 +123,15 @@ class PagedCache:
         return scale
 
 
-def store(
-    layout: Layout, pages: NDArray[np.uint8], slots: NDArray[np.int64], side: Side, quantized: Quantized
-) -> None:
+def quantize_for(layout: Layout, x: NDArray[Any], recipe: Recipe, scale: np.float32 | None) -> Quantized:
+    """Quantize x as a cache of this layout stores it: mode none rounds once to the layout's dtype, overflow to Inf."""
+    if recipe.element is None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = x.astype(_binary_dtype(layout))
+    return quantize(x, recipe, scale=scale)
+
+
+def store(layout: Layout, pages: NDArray[np.uint8], slots: NDArray[np.int64], side: Side, quantized: Quantized) -> None:
     """Write the codes and page scales of tokens into their slots; tokens with a negative slot are left out."""
     kept = slots >= 0
     block, slot = np.divmod(slots[kept], layout.block_size)
@@ -159,20 +170,11 @@ def load(
     return Quantized(codes, scales, np.float32(1 if tensor_scale is None else tensor_scale), recipe)
 
 
-def _parts(
-    layout: Layout, side: Side, codes: NDArray[Any], scales: NDArray[Any]
-) -> list[tuple[Region, NDArray[Any]]]:
+def _parts(layout: Layout, side: Side, codes: NDArray[Any], scales: NDArray[Any]) -> list[tuple[Region, NDArray[Any]]]:
     parts = [(layout.region(side=side), codes)]
     if any(region.side == side and region.part == "scale" for region in layout.regions):
         parts.append((layout.region(side=side, part="scale"), scales))
     return parts
-
-
-def _quantize(layout: Layout, x: NDArray[Any], how: Recipe, scale: np.float32 | None) -> Quantized:
-    if how.element is None:
-        with np.errstate(over="ignore", invalid="ignore"):  # overflow is Inf
-            x = x.astype(_binary_dtype(layout))
-    return quantize(x, how, scale=scale)
 
 
 def _binary_dtype(layout: Layout) -> Any:

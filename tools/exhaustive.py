@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.exhaustive.sweep import ALL, CASES, HEADINGS, cuda_version, lines, sweep  # noqa: E402 the path comes first
+from tests.exhaustive.sweep import ALL, CASES, HEADINGS, cuda_version, lines, sweep
 
 
 def cpu_model() -> str:

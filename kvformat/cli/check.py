@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvformat.cli.outcome import CANNOT_JUDGE, complain, print_json, printable, say, worst
 from kvformat.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from kvformat.verify.builtin import Summary
 
 
 def check(
@@ -49,5 +54,30 @@ def _check_sample(*, as_json: bool) -> dict[str, Any]:
     with console.progress("built-in check") as advance:
         report = builtin.run(progress=advance)
     if not as_json:
-        console.stdout().print(report)
+        console.stdout().print(_table(report))
+        verdict = "all hold, every planted byte was found" if report.ok else "NOT ALL HOLD"
+        counted = f"{len(report.rows)} layouts, {report.compared:,} codes and scales"
+        say(f"{verdict}: {report.tokens} tokens of real K and V, {counted}")
     return {"ok": report.ok, "status": report.status, **report.to_json()}
+
+
+def _table(summary: Summary) -> Table:
+    from kvformat.cli import console
+
+    table = console.grid(
+        "mode", "layout", "order", "V scales", "compared", "wrong", "planted byte", right=("compared", "wrong")
+    )
+    for row in summary.rows:
+        found = f"found: {row.found}" if row.found == row.planted else f"NOT FOUND: {row.planted}, but {row.found}"
+        style = "green" if row.ok else "bold red"
+        table.add_row(
+            row.mode,
+            row.layout,
+            row.order,
+            row.v_scales,
+            f"{row.compared:,}",
+            f"{row.mismatches:,}",
+            found,
+            style=style,
+        )
+    return table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import ml_dtypes
 import numpy as np
@@ -76,8 +76,8 @@ def _encode_bits(conversion: Any, bits: Any) -> Any:
     if not isinstance(conversion, StaticType):
         return None
     source = _BINARY32 if bits == types.uint32 else _BINARY64
-    fmt: ElementFormat = conversion.value.format
-    return _exponent_encoder(conversion.value, source) if fmt.kind == "exponent" else _encoder(conversion.value, source)
+    wanted: Conversion = conversion.value
+    return (_exponent_encoder if wanted.format.kind == "exponent" else _encoder)(wanted, source)
 
 
 def _encoder(conversion: Conversion, source: _Source) -> Any:
@@ -174,7 +174,7 @@ def conversion(fmt: str | ElementFormat, overflow: str = "saturate", rounding: s
         rounding = target.roundings[0]
     if rounding not in target.roundings:
         raise InputError(f"{target.name} knows the rounding {', '.join(target.roundings)}; got {rounding!r}")
-    return Conversion(target, overflow, rounding)
+    return Conversion(target, cast("Overflow", overflow), rounding)
 
 
 def encode(
@@ -220,7 +220,7 @@ def decode(codes: ArrayLike, fmt: str | ElementFormat, dtype: DTypeLike = np.flo
 
 
 def native(x: ArrayLike, what: str = "x") -> NDArray[Any]:
-    """x as an array of native byte order; big-endian arrays are converted exactly, never misread."""
+    """The array in native byte order; a big-endian one is converted exactly, never misread."""
     array: NDArray[Any] = np.asarray(x)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
@@ -262,6 +262,7 @@ def _patterns(codes: ArrayLike, fmt: ElementFormat) -> NDArray[np.uint8]:
 
 
 def float_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """The dtype that values are to come in. Raises InputError for one that is no float of 16, 32 or 64 bits."""
     out: np.dtype[Any] = np.dtype(dtype)
     if out not in (np.float32, np.float16, np.float64, ml_dtypes.bfloat16):
         raise InputError(f"values come as {_WIDE_KINDS}; got {out}")

@@ -50,16 +50,16 @@ def infinity(negative: bool) -> Number:
     return Number(negative, None)
 
 
-def number(x: float | Fraction | int | Number) -> Number:
-    """x exactly: every float is a fraction. -0.0 keeps its sign."""
+def number(x: float | Fraction | Number) -> Number:
+    """The number that x is, exactly: every float is a fraction. -0.0 keeps its sign."""
     if isinstance(x, Number):
         return x
     if isinstance(x, float):
         if math.isnan(x):
             return NAN
         negative = math.copysign(1.0, x) < 0
-        return infinity(negative) if math.isinf(x) else Number(negative, Fraction(abs(x)))
-    return Number(x < 0, Fraction(abs(x)))
+        return infinity(negative) if math.isinf(x) else Number(negative, abs(Fraction(x)))
+    return Number(x < 0, abs(Fraction(x)))
 
 
 @dataclass(frozen=True)
@@ -80,17 +80,17 @@ BINARIES = {
 
 
 def round_binary(x: Number, binary: Binary) -> Number:
-    """x rounded to nearest even in that format, subnormals kept, overflow to Inf (IEEE 754-2019 section 4.3.1)."""
+    """Round to nearest even in that format, subnormals kept, overflow to Inf (IEEE 754-2019 section 4.3.1)."""
     if x.magnitude is None or x.magnitude == 0:
         return x
     size = x.magnitude
     exponent = size.numerator.bit_length() - size.denominator.bit_length()
-    if size < Fraction(2) ** exponent:
+    if size < _power_of_two(exponent):
         exponent -= 1
-    unit = Fraction(2) ** (max(exponent, binary.min_exponent) - binary.precision + 1)
+    unit = _power_of_two(max(exponent, binary.min_exponent) - binary.precision + 1)
     # Fraction's round() is to nearest, ties to even
     rounded = round(size / unit) * unit
-    if rounded >= Fraction(2) ** (binary.max_exponent + 1):
+    if rounded >= _power_of_two(binary.max_exponent + 1):
         return infinity(x.negative)
     return Number(x.negative, rounded)
 
@@ -101,7 +101,7 @@ def decode(code: int, fmt: str | ElementFormat) -> Number:
     if code in target.nan_codes:
         return NAN
     if target.kind == "exponent":
-        return number(Fraction(2) ** (code - target.bias))
+        return number(_power_of_two(code - target.bias))
     if target.kind == "integer":
         return number(code if code < target.codes // 2 else code - target.codes)
     negative, pattern = divmod(code, target.codes // 2)
@@ -114,8 +114,12 @@ def _magnitude(pattern: int, fmt: ElementFormat) -> Fraction:
     field, mantissa = divmod(pattern, 2**fmt.mantissa_bits)
     fraction = Fraction(mantissa, 2**fmt.mantissa_bits)
     if field == 0 and fmt.kind == "float":
-        return fraction * Fraction(2) ** (1 - fmt.bias)
-    return (1 + fraction) * Fraction(2) ** (field - fmt.bias)
+        return fraction * _power_of_two(1 - fmt.bias)
+    return (1 + fraction) * _power_of_two(field - fmt.bias)
+
+
+def _power_of_two(exponent: int) -> Fraction:
+    return Fraction(2**exponent) if exponent >= 0 else Fraction(1, 2**-exponent)
 
 
 @cache

@@ -24,8 +24,8 @@ def pack_nibbles(codes: ArrayLike) -> NDArray[np.uint8]:
     low, high = (-8, 7) if array.dtype == np.int8 else (0, 15)
     if array.size and (int(array.min()) < low or int(array.max()) > high):
         raise InputError(f"4-bit codes of dtype {array.dtype} lie in {low}..{high}; got {array.min()}..{array.max()}")
-    nibbles = array.astype(np.uint8) & 0xF  # int8 -1 is 0xFF, its low nibble 0xF
-    packed: NDArray[np.uint8] = nibbles[..., 0::2] | (nibbles[..., 1::2] << 4)
+    nibbles = array.astype(np.uint8) & np.uint8(0xF)  # int8 -1 is 0xFF, its low nibble 0xF
+    packed: NDArray[np.uint8] = nibbles[..., 0::2] | (nibbles[..., 1::2] << np.uint8(4))
     return packed
 
 

@@ -1,4 +1,4 @@
-"""A frozen Python object as a Numba type: jitted code is specialised on it at compile time and cached on disk under it."""
+"""A frozen Python object as a Numba type: jitted code is specialised on it, and cached on disk under it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _MELTED: dict[str, Any] = {**_OPTIONS, "forceinline": True}
 
 def compiled(function: F) -> F:
     """Compile a module-level kernel: cached on disk, runs without the GIL."""
-    return cast(F, njit(cache=True, nogil=True, **_OPTIONS)(function))
+    return cast("F", njit(cache=True, nogil=True, **_OPTIONS)(function))
 
 
 def specialised(function: Callable[..., Any]) -> Callable[[F], F]:
-    """Give `function`, called in a kernel, a body that the decorated one returns for the Numba types of its arguments."""
+    """Give `function`, as kernels call it, the body that the decorated one returns for the types of its arguments."""
 
     def decorate(make: F) -> F:
         @wraps(make)
@@ -47,21 +47,21 @@ def specialised(function: Callable[..., Any]) -> Callable[[F], F]:
 
 def inlined(function: F) -> F:
     """Make a small function usable in kernels; it stays a plain Python function outside of them."""
-    return cast(F, register_jitable(**_MELTED)(function))
+    return cast("F", register_jitable(**_MELTED)(function))
 
 
 class StaticType(types.Type):  # type: ignore[misc]  # numba has no type information
     """The Numba type of one frozen object. Two objects have the same type exactly if they are equal."""
 
-    def __init__(self, value: object) -> None:
+    def __init__(self, value: Any) -> None:
         self.value = value
         digest = hashlib.sha256(repr(value).encode()).hexdigest()[:16]
-        super().__init__(name=f"Static[{type(value).__name__}, {digest}, {_sources()}]")
+        super().__init__(name=f"Static[{type(value).__name__}, {digest}, {sources()}]")
 
     @property
     def key(self) -> tuple[str, object, str]:
         """What tells two types apart, in memory and in the cache on disk."""
-        return (type(self.value).__name__, self.value, _sources())
+        return (type(self.value).__name__, self.value, sources())
 
 
 class Static:
@@ -95,7 +95,8 @@ def _constant_static(context: Any, builder: Any, typ: object, value: object) -> 
 
 
 @cache
-def _sources() -> str:
+def sources() -> str:
+    """A digest of all code that kernels are made of."""
     # Numba's cache looks only at the file of the outermost function; a change in any file that
     # contributes code to a kernel must make another key, or yesterday's codec answers today.
     package = Path(__file__).parent.parent

@@ -1,13 +1,13 @@
 """Composes a program's operations into one jitted function from the values it reads to all values it computes.
 
-Every operation becomes one small jitted function on a growing tuple; LLVM melts them into straight-line code. No operation
-is contracted, reordered or flushed, so a `float32` operation is the IEEE binary32 operation.
+Every operation becomes one small jitted function on a growing tuple; LLVM melts them into straight-line code. No
+operation is contracted, reordered or flushed, so a `float32` operation is the IEEE binary32 operation.
 
-`real` operations run in float64, which is exact for what recipes use them for: one final quotient x / d, rounded to a code.
-x has 24 significant bits, d = bs * g at most 4 + 24 = 28, and a midpoint m between two codes at most 8 (int8), so m * d has
-at most 36 and is exact in float64. If x / d is not m, then x and m * d are different multiples of one power of two, both
-below 2^36 of it, so x / d and m differ by more than 2^-37 of themselves, which rounding a quotient to 53 bits cannot bridge;
-if x / d is m, the float64 quotient is exact. Range is no issue: 2^128 / 2^-158 lies far inside float64.
+`real` operations run in float64, which is exact for what recipes use them for: one final quotient x / d, rounded to a
+code. x has 24 significant bits, d = bs * g at most 4 + 24 = 28, and a midpoint m between two codes at most 8 (int8), so
+the product m * d has at most 36 and float64 holds it. If x / d is not m, x and m * d differ by at least a last place of
+one of the two, that is by more than 2^-37 of either, and so do x / d and m: rounding the quotient to 53 bits cannot
+make it m, nor carry it across. If x / d is m, the float64 quotient is m. Range is no issue: 2^128 / 2^-158 is a float64.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def compose(program: Program, names: tuple[str, ...]) -> Composed:
     count = len(names)
     for operation in program.steps:
         kinds = WORDS[operation.word].operands
-        operands = tuple(_operand(text, kind, places, real) for text, kind in zip(operation.operands, kinds, strict=True))
+        operands = tuple(
+            _operand(text, kind, places, real) for text, kind in zip(operation.operands, kinds, strict=True)
+        )
         run = _then(run, _application(step(operation, real), operands))
         places[operation.target] = count
         count += 1

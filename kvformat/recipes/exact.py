@@ -220,18 +220,20 @@ def stored(level: Level, value: Number) -> tuple[int | Number, Number]:
 def quantize(
     x: NDArray[Any], recipe: Recipe, scale: float | None = None
 ) -> tuple[NDArray[Any], NDArray[Any], np.float32]:
-    """codes, scales and global scale as `kvformat.quantize` gives them, one element at a time (about 10,000 per second)."""
+    """Codes, scales and global scale as `kvformat.quantize` gives them, one element at a time (some 10,000 a second)."""
     tokens, heads, dims = x.shape
-    elements = np.array([number(float(each)) for each in x.reshape(-1)], object).reshape(x.shape)
+    elements: Any = np.array([number(float(each)) for each in x.reshape(-1)], object).reshape(x.shape)
     scales: dict[str, Any] = {}
     last: NDArray[Any] = np.zeros(0, np.float32)
-    around = np.empty(x.shape, object)
+    around: Any = np.empty(x.shape, object)
     around[...] = [[[{} for _ in range(dims)] for _ in range(heads)] for _ in range(tokens)]
     for level in recipe.levels:
         last, scales[level.name] = _level(level, elements, around, scale if level.may_be_given else None)
     codes = np.empty(x.shape, np.uint8)
     for place in np.ndindex(*x.shape):
-        codes[place] = evaluate(recipe.code, {**around[place], "x": elements[place]})["c"]
+        code = evaluate(recipe.code, {**around[place], "x": elements[place]})["c"]
+        assert isinstance(code, int)
+        codes[place] = code
     assert recipe.element is not None
     integer = element(recipe.element).kind == "integer"
     outer = recipe.outer[0] if recipe.outer and recipe.inner else None
@@ -264,7 +266,9 @@ def _level(level: Level, elements: Any, around: Any, given: float | None) -> tup
         for names in around[region].reshape(-1):
             names.update(values if share.within_row else {})
             names[level.name] = value
-    return kept[:, :, 0] if share.within_row and not share.dims else kept.reshape(-1) if share.shares_tokens else kept, value
+    return kept[:, :, 0] if share.within_row and not share.dims else kept.reshape(
+        -1
+    ) if share.shares_tokens else kept, value
 
 
 def dequantize(code: int, scales: Mapping[str, Number], recipe: Recipe) -> Number:

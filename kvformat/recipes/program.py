@@ -12,6 +12,9 @@ from kvformat.elements.formats import ELEMENTS
 from kvformat.errors import InputError, unknown_name
 from kvformat.recipes.vocabulary import GRANULARITIES, PRECISIONS, WORDS, Granularity, Kind, Word
 
+#: how far a recipe has been proved to be what its source computes
+Status = Literal["golden", "exact", "verified against the library", "read, not run", "admissible only"]
+
 _COMPARISONS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le"}
 
 
@@ -125,7 +128,10 @@ def _parse_operand(arg: ast.expr, line: str, operations: list[Operation]) -> str
     match arg:
         case ast.Name(id=name):
             return name
-        case ast.Constant(value=int() | float()) | ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float())):
+        case (
+            ast.Constant(value=int() | float())
+            | ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float()))
+        ):
             return ast.unparse(arg)
         case ast.Call():
             return _parse_call(arg, None, line, operations)
@@ -182,7 +188,7 @@ class Recipe:
     code: Program
     value: Program
     source: str
-    status: Literal["golden", "exact", "verified against the library", "read, not run", "admissible only"]
+    status: Status
 
     def __post_init__(self) -> None:
         kinds: dict[str, Kind] = {}
@@ -214,7 +220,9 @@ def _check_store(level: Level, where: str) -> None:
     if fmt != "float32" and fmt not in ELEMENTS:
         raise unknown_name(f"store format in {where}:", fmt, ("float32", *ELEMENTS))
     if fmt == "float32" and level.program.precision == "real":
-        raise InputError(f"{where}: a real number stored as float32 would round twice in the engine; store an element format")
+        raise InputError(
+            f"{where}: a real number stored as float32 would round twice in the engine; store an element format"
+        )
 
 
 def granularity(name: str) -> Granularity:

@@ -26,8 +26,8 @@ class Quantized:
     """Codes and scales as a recipe makes them, unpacked.
 
     codes: x's shape (tokens, heads, head_dim), int8 for int8 / int4, else uint8; mode none: the values in its dtype.
-    scales: fp8_per_tensor float32 (1,); per_token_head float32 (tokens, heads); nvfp4 e4m3fn codes uint8 (tokens, heads,
-    head_dim // 16); mode none: float32 (0,). global_scale: float32, 1.0 where the mode has none.
+    scales: fp8_per_tensor float32 (1,); per_token_head float32 (tokens, heads); nvfp4 e4m3fn codes uint8 (tokens,
+    heads, head_dim // 16); mode none: float32 (0,). global_scale: float32, 1.0 where the mode has none.
     """
 
     codes: NDArray[Any]
@@ -36,7 +36,7 @@ class Quantized:
     recipe: Recipe
 
     def dequantize(self, dtype: DTypeLike = np.float32) -> NDArray[Any]:
-        """The values (tokens, heads, head_dim) the codes stand for: float32 arithmetic, then rounded once to `dtype`."""
+        """The values (tokens, heads, head_dim): float32 arithmetic, then rounded once to `dtype`."""
         return dequantize(self, dtype)
 
 
@@ -45,7 +45,7 @@ def quantize(x: ArrayLike, recipe: str | Recipe, *, scale: ArrayLike | None = No
 
     x: (tokens, heads, head_dim), float32, float16 or bfloat16, any strides; widened to float32 exactly. recipe: a mode
     name (= its golden recipe), a recipe name or a `Recipe`. scale: the per-tensor scale (the decode multiplier) of a
-    recipe that has one; it is rounded once to float32 and must then be finite and > 0; without it, it is computed from x.
+    recipe that has one, rounded once to float32 and then finite and > 0; without it, it is computed from x.
 
     Raises InputError for another dtype (float64 included) or shape, no elements, a head_dim that does not divide into the
     recipe's blocks, or a scale that the recipe does not take.
@@ -67,7 +67,7 @@ def given_scale(scale: ArrayLike, recipe: Recipe) -> np.float32:
     if not any(level.may_be_given for level in recipe.levels):
         raise InputError(f"{recipe.name} computes its scales from x; it takes no scale")
     array = native(scale, "scale")
-    if array.size != 1 or array.dtype.kind not in "fiu" and array.dtype != ml_dtypes.bfloat16:
+    if array.size != 1 or (array.dtype.kind not in "fiu" and array.dtype != ml_dtypes.bfloat16):
         raise InputError(f"a scale is one number, of shape () or (1,); got shape {array.shape} of {array.dtype}")
     with np.errstate(over="ignore"):
         value = np.float32(array.reshape(())[()])
@@ -77,7 +77,7 @@ def given_scale(scale: ArrayLike, recipe: Recipe) -> np.float32:
 
 
 def checked(x: ArrayLike, what: str = "x") -> NDArray[Any]:
-    """x as a native array (tokens, heads, head_dim) of a dtype that can be quantized. Raises InputError."""
+    """The native array (tokens, heads, head_dim) of a dtype that can be quantized. Raises InputError."""
     array = native(x, what)
     if array.dtype.name not in _DTYPES:
         raise InputError(f"{what} must be float32, float16 or bfloat16; got {array.dtype}")
@@ -90,7 +90,8 @@ def checked(x: ArrayLike, what: str = "x") -> NDArray[Any]:
 
 def statistics(level: Level, x: NDArray[Any]) -> NDArray[np.float32]:
     """The reductions of a per-tensor level over x: float32 (reductions,). Parts of a tensor combine by np.maximum."""
-    return _row_statistics(level, _rows(x), x.dtype.name).max(axis=0)
+    parts: NDArray[np.float32] = _row_statistics(level, _rows(x), x.dtype.name).max(axis=0)
+    return parts
 
 
 def tensor_scale(level: Level, stats: NDArray[np.float32]) -> np.float32:
@@ -100,7 +101,11 @@ def tensor_scale(level: Level, stats: NDArray[np.float32]) -> np.float32:
 
 def _rows(x: NDArray[Any]) -> NDArray[Any]:
     # (tokens * heads, head_dim) bit patterns; copies only what is strided in a way that rows cannot express
-    bits = x.view(_DTYPES[x.dtype.name]) if x.strides[-1] == x.itemsize else np.ascontiguousarray(x).view(_DTYPES[x.dtype.name])
+    bits = (
+        x.view(_DTYPES[x.dtype.name])
+        if x.strides[-1] == x.itemsize
+        else np.ascontiguousarray(x).view(_DTYPES[x.dtype.name])
+    )
     return bits.reshape(-1, x.shape[-1])
 
 
@@ -124,13 +129,14 @@ def _stored_dtype(level: Level) -> Any:
 def _decoded(level: Level, stored: NDArray[Any]) -> NDArray[np.float32]:
     if level.store == "float32":
         return stored
-    return element(level.storing.attributes[0]).values()[stored]
+    values: NDArray[np.float32] = element(level.storing.attributes[0]).values()[stored]
+    return values
 
 
 def _outer_scales(
     how: Recipe, x: NDArray[Any], rows: NDArray[Any], given: np.float32 | None
 ) -> tuple[NDArray[np.float32], NDArray[Any]]:
-    """The values of the outer scales for every row, float32 (rows, outer levels), and the last level as it is stored."""
+    """The values of the outer scales for every row, float32 (rows, outer levels), and the last level as stored."""
     tokens, heads, _ = x.shape
     outer = np.empty((tokens, heads, len(how.outer)), np.float32)
     stored: NDArray[Any] = np.zeros(0, np.float32)

@@ -1,4 +1,4 @@
-"""Reads the input: widens float16 and bfloat16 exactly, and reduces a group of elements to what its scale is made of."""
+"""Reads the input: widens float16 and bfloat16 exactly, and reduces a group of elements to what makes its scale."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ WIDENERS = {"float32": _float_of, "bfloat16": _widen_bfloat16, "float16": _widen
 
 
 def reduce_group(plan: Any, bits: Any, count: Any) -> Any:
-    """A plan's reductions over the `count` entries of `bits`, all elements that share a scale: a tuple of float32, flags as 0 or 1."""
+    """A plan's reductions over `bits`, the `count` elements that share a scale: a tuple of float32, flags as 0 or 1."""
     raise NotImplementedError("compiled code only")
 
 

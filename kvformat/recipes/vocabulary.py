@@ -35,10 +35,10 @@ _N: Kind = "number"
 _F: Kind = "flag"
 
 _WORDS = (
-    Word("amax_finite", (_N,), _N, "the largest |x| over the finite elements of the group, 0 where there are none", reduces=True),
-    Word("amax_number", (_N,), _N, "the largest |x| over the elements that are no NaN, Inf included, 0 where there are none", reduces=True),
-    Word("amax", (_N,), _N, "the largest |x| of the group; NaN if any element is NaN", reduces=True),
-    Word("any_nan", (_N,), _F, "whether any element of the group is NaN", reduces=True),
+    Word("amax_finite", (_N,), _N, "the largest |x| over the finite elements, 0 if there are none", reduces=True),
+    Word("amax_number", (_N,), _N, "the largest |x|, Inf included; NaN is passed over, 0 if all are", reduces=True),
+    Word("amax", (_N,), _N, "the largest |x|; NaN if any element is NaN", reduces=True),
+    Word("any_nan", (_N,), _F, "whether any element is NaN", reduces=True),
     Word("add", (_N, _N), _N, "a + b"),
     Word("sub", (_N, _N), _N, "a - b"),
     Word("mul", (_N, _N), _N, "a * b"),

@@ -1,14 +1,14 @@
 """The yardstick: `golden/<mode>` in IEEE binary32, and `exact/<mode>`, which shows what binary32 itself costs.
 
 golden: round to nearest even after each written operation, no fused multiply-add, no flush to zero. amax is taken over
-the finite elements; Inf takes the largest code; a NaN is stored as NaN, in the element where the format has one, else in
-the scale that covers it. exact: the scales s and g are golden's, everything after them is a real number until it is
+the finite elements; Inf takes the largest code; a NaN is stored as NaN, in the element where the format has one, else
+in the scale that covers it. exact: the scales s and g are golden's, everything after them is a real number until it is
 rounded once, into the stored block scale or the code.
 """
 
 from __future__ import annotations
 
-from kvformat.recipes.program import Level, Program, Recipe, granularity
+from kvformat.recipes.program import Level, Program, Recipe, Status, granularity
 
 _SOURCE = "kvformat specification, spec/recipes"
 
@@ -73,7 +73,7 @@ _NOTHING = Program(())
 
 
 def _family(prefix: str, precision: str) -> tuple[Recipe, ...]:
-    status = "golden" if prefix == "golden" else "exact"
+    status: Status = "golden" if prefix == "golden" else "exact"
     block = Level("bs", _PER_BLOCK, Program.parse(_NVFP4_BLOCK, precision), "e4m3fn")
     fp8_code, int8_code, nvfp4_code = (Program.parse(text, precision) for text in (_FP8_CODE, _INT8_CODE, _NVFP4_CODE))
     rows = (

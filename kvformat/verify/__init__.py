@@ -1,0 +1,5 @@
+"""The verdict on a kernel's bytes: dumps, the comparison with golden bytes, the report that explains a difference."""
+
+from kvformat.verify.compare import check as check
+from kvformat.verify.dump import Dump as Dump
+from kvformat.verify.report import Report as Report

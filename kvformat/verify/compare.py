@@ -1,0 +1,169 @@
+"""`check`: quantizes what a dump was given, reads what its pages hold, and compares bit for bit, in chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvformat import cache
+from kvformat.elements.formats import element
+from kvformat.errors import InputError
+from kvformat.recipes.catalogue import recipe as find_recipe
+from kvformat.recipes.program import Recipe
+from kvformat.recipes.quantizer import Quantized, checked, statistics, tensor_scale
+from kvformat.verify.dump import Dump
+from kvformat.verify.explain import explain_code, explain_scale
+from kvformat.verify.report import SIDES, Report, Tally
+
+Side = cache.Side
+Progress = Callable[[int, int], None]
+
+#: elements judged at once, per side: expected and found codes, input and masks then take about 64 MiB
+CHUNK = 1 << 22
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the first difference is: the token's row in the dump, and which code or scale of its head."""
+
+    token: int
+    side: Side
+    part: str
+    head: int
+    #: the code's dim, or the scale's column
+    column: int
+
+
+def check(dump: Dump, *, progress: Progress | None = None) -> Report:
+    """Judge a dump: every code and scale that its pages hold in the slots of its tokens, against its recipe.
+
+    NaN codes and NaN scales compare as a class, everything else bit for bit. Bytes of slots that no token was written
+    to are not judged. The work is done in chunks: beyond the mapped file it takes well under 1 GiB, however large the
+    dump.     progress: called with (tokens done, tokens in all).
+
+    Raises InputError where the dump cannot be judged: no token has a slot, or its recipe cannot take its K and V.
+    """
+    how = find_recipe(dump.layout.recipe if dump.recipe is None else dump.recipe)
+    slots = np.flatnonzero(dump.slot_mapping >= 0)
+    if not len(slots):
+        raise InputError(
+            "no token of the dump has a slot (all of slot_mapping is negative), so there is nothing to judge"
+        )
+    scales: dict[Side, np.float32 | None] = {side: _tensor_scale(dump, side, how) for side in SIDES}
+    tallies = {side: Tally(side) for side in SIDES}
+    first: Place | None = None
+    for start, stop in _chunks(dump):
+        for side in SIDES:
+            found = _compare(dump, side, how, scales[side], (start, stop), tallies[side])
+            if found is not None and (first is None or found.token < first.token):
+                first = found
+        if progress is not None:
+            progress(stop, dump.tokens)
+    explained = None if first is None else _explain(dump, how, scales[first.side], first)
+    return Report.make(dump, how, scales, tuple(tallies.values()), explained)
+
+
+def _chunks(dump: Dump) -> Iterator[tuple[int, int]]:
+    row = dump.layout.num_kv_heads * max(dump.layout.head_size, dump.layout.head_size_v)
+    step = max(1, CHUNK // row)
+    for start in range(0, dump.tokens, step):
+        yield start, min(start + step, dump.tokens)
+
+
+def _tensor_scale(dump: Dump, side: Side, how: Recipe) -> np.float32 | None:
+    given = dump.k_scale if side == "k" else dump.v_scale
+    levels = [level for level in how.outer if level.may_be_given]
+    if given is not None or not levels:
+        return given
+    (level,) = levels
+    parts = [statistics(level, checked(dump.rows(side, *chunk))) for chunk in _chunks(dump)]
+    return tensor_scale(level, np.maximum.reduce(parts))
+
+
+def _compare(
+    dump: Dump, side: Side, how: Recipe, scale: np.float32 | None, chunk: tuple[int, int], tally: Tally
+) -> Place | None:
+    """Judge one side of a chunk of tokens, count into `tally`, and give its first difference."""
+    slots = dump.slot_mapping[slice(*chunk)]
+    tokens = np.flatnonzero(slots >= 0)
+    if not len(tokens):
+        return None
+    expected = _expected(dump, dump.rows(side, *chunk)[tokens], how, scale)
+    found = cache.load(dump.layout, dump.pages, slots[tokens], side, how, scale)
+    wrong = {"scale": _wrong_scales(expected, found), "code": _wrong_codes(expected, found)}
+    places = []
+    for part, mask in wrong.items():
+        tally.add(part, mask, tokens + chunk[0])
+        if mask.any():
+            token, head, column = np.unravel_index(int(np.argmax(mask)), mask.shape)
+            places.append(Place(int(tokens[token]) + chunk[0], side, part, int(head), int(column)))
+    return min(places, key=lambda place: (place.token, place.head), default=None)
+
+
+def _expected(dump: Dump, x: NDArray[Any], how: Recipe, scale: np.float32 | None) -> Quantized:
+    return cache.quantize_for(dump.layout, checked(x), how, scale)
+
+
+def _wrong_codes(expected: Quantized, found: Quantized) -> NDArray[np.bool_]:
+    """Where codes differ: (tokens, heads, dims). Two NaN are equal."""
+    how = expected.recipe
+    if how.element is None:
+        return _wrong_floats(expected.codes, found.codes)
+    wrong: NDArray[np.bool_] = expected.codes != found.codes
+    nan_codes = element(how.element).nan_codes
+    if nan_codes and wrong.any():
+        wrong &= ~(np.isin(expected.codes, nan_codes) & np.isin(found.codes, nan_codes))
+    return wrong
+
+
+def _wrong_scales(expected: Quantized, found: Quantized) -> NDArray[np.bool_]:
+    """Where page scales differ: (tokens, heads, columns); no columns where the page holds none. Two NaN are equal."""
+    inner = expected.recipe.inner
+    tokens, heads = expected.codes.shape[:2]
+    if inner is None:
+        return np.zeros((tokens, heads, 0), bool)
+    if inner.store == "float32":
+        return _wrong_floats(expected.scales, found.scales).reshape(tokens, heads, -1)
+    nan_codes = element(inner.storing.attributes[0]).nan_codes
+    wrong: NDArray[np.bool_] = expected.scales != found.scales
+    wrong &= ~(np.isin(expected.scales, nan_codes) & np.isin(found.scales, nan_codes))
+    return wrong.reshape(tokens, heads, -1)
+
+
+def _wrong_floats(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_]:
+    unsigned = f"u{expected.dtype.itemsize}"
+    wrong: NDArray[np.bool_] = expected.view(unsigned) != np.ascontiguousarray(found).view(unsigned)
+    if wrong.any():
+        wrong &= ~(np.isnan(expected) & np.isnan(found))
+    return wrong
+
+
+def _explain(dump: Dump, how: Recipe, scale: np.float32 | None, place: Place) -> dict[str, Any]:
+    token = place.token
+    row = dump.rows(place.side, token, token + 1)
+    expected = _expected(dump, row, how, scale)
+    found = cache.load(dump.layout, dump.pages, dump.slot_mapping[token : token + 1], place.side, how, scale)
+    explanation = explain_code if place.part == "code" else explain_scale
+    inner = how.inner.granularity.columns(row.shape[2]) if how.inner else 1
+    width = row.shape[2] // inner
+    dim = place.column if place.part == "code" else place.column * width
+    slot = int(dump.slot_mapping[token])
+    block, position = divmod(slot, dump.layout.block_size)
+    where = dump.layout.locate(side=place.side, slot=position, head=place.head, dim=dim, part=place.part)
+    return {
+        "side": place.side,
+        "part": place.part,
+        "token": token,
+        "head": place.head,
+        "dim": dim,
+        "slot": slot,
+        "block": block,
+        "position": position,
+        "byte": where.byte,
+        "bit": where.bit,
+        **explanation(row[0, place.head], expected, found, place.head, place.column),
+    }

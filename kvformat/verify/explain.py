@@ -1,0 +1,170 @@
+"""Explains one difference: the input with its bits, the scale, the exact quotient, and what each code stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvformat.elements import exact
+from kvformat.elements.exact import Number, number
+from kvformat.elements.formats import ElementFormat, element
+from kvformat.recipes.exact import dequantize, evaluate
+from kvformat.recipes.program import Operation, Program, Recipe, is_constant
+from kvformat.recipes.quantizer import Quantized
+from kvformat.recipes.vocabulary import WORDS
+
+#: words that limit or round a quotient, or pick between it and something else; what lies before them is the quotient
+_AFTER = ("encode", "round", "clamp", "select")
+
+
+def explain_code(row: NDArray[Any], expected: Quantized, found: Quantized, head: int, dim: int) -> dict[str, Any]:
+    """What is known of a code that differs. row: the input of this (token, head), (head_dim,)."""
+    how, x = expected.recipe, row[dim]
+    if how.element is None:
+        return {
+            "input": bits_of(x),
+            "expected": bits_of(expected.codes[0, head, dim]),
+            "found": bits_of(found.codes[0, head, dim]),
+        }
+    fmt = element(how.element)
+    scales = _scales(expected, row.size, head, dim)
+    codes = {"expected": int(expected.codes[0, head, dim]), "found": int(found.codes[0, head, dim])}
+    stored = _scales(found, row.size, head, dim)
+    return {
+        "input": bits_of(x),
+        "scale": {name: bits_of(np.float32(float(value))) for name, value in scales.items()},
+        "quotient": _quotient(how, scales, x, fmt),
+        "expected": _code(codes["expected"], scales, how, fmt),
+        "found": _code(codes["found"], stored, how, fmt),
+    }
+
+
+def explain_scale(row: NDArray[Any], expected: Quantized, found: Quantized, head: int, column: int) -> dict[str, Any]:
+    """What is known of a scale that differs: the elements that share it, as far as they decide it."""
+    inner = expected.recipe.inner
+    assert inner is not None
+    width = row.size // inner.granularity.columns(row.size)
+    group = row[column * width : (column + 1) * width].astype(np.float32)
+    finite = np.where(np.isfinite(group), np.abs(group), np.float32(-1))
+    top = int(np.argmax(finite))
+    return {
+        "shared_by": [column * width, (column + 1) * width],
+        "amax": None if finite[top] < 0 else {**bits_of(row[column * width + top]), "dim": column * width + top},
+        "not_finite": int(np.count_nonzero(~np.isfinite(group))),
+        "expected": _scale(expected, head, column),
+        "found": _scale(found, head, column),
+    }
+
+
+def bits_of(x: Any) -> dict[str, str]:
+    """A float and its bits: {"value": "1.5", "bits": "0x3FC0", "dtype": "bfloat16"}."""
+    width = x.dtype.itemsize
+    bits = int(np.asarray(x).view(f"u{width}"))
+    return {"value": _text(float(x)), "bits": f"0x{bits:0{2 * width}X}", "dtype": x.dtype.name}
+
+
+def _text(x: float) -> str:
+    # float32 and narrower values print shortest in float32's precision; every other float64 needs its own
+    with np.errstate(over="ignore"):
+        narrow = np.float32(x)
+    return (str(narrow) if narrow == x or x != x else repr(x)).removesuffix(".0")  # noqa: PLR0124 NaN
+
+
+def _scales(quantized: Quantized, dims: int, head: int, dim: int) -> dict[str, Number]:
+    """The values of the scales that cover one element, by name."""
+    how = quantized.recipe
+    scales = {}
+    for level in how.outer:
+        shared = quantized.global_scale if how.inner else quantized.scales[0]
+        scales[level.name] = number(float(shared))
+    if how.inner is not None:
+        columns = how.inner.granularity.columns(dims)
+        stored = quantized.scales.reshape(1, -1, columns)[0, head, dim // (dims // columns)]
+        in_floats = how.inner.store == "float32"
+        scales[how.inner.name] = number(float(stored)) if in_floats else _stored_value(how, int(stored))
+    return scales
+
+
+def _stored_value(how: Recipe, code: int) -> Number:
+    assert how.inner is not None
+    return exact.decode(code, how.inner.storing.attributes[0])
+
+
+def _scale(quantized: Quantized, head: int, column: int) -> dict[str, Any]:
+    inner = quantized.recipe.inner
+    assert inner is not None
+    stored = quantized.scales.reshape(1, quantized.codes.shape[1], -1)[0, head, column]
+    if inner.store == "float32":
+        return bits_of(stored)
+    return {"code": f"0x{int(stored):02X}", "value": _text(float(_stored_value(quantized.recipe, int(stored))))}
+
+
+def _code(code: int, scales: Mapping[str, Number], how: Recipe, fmt: ElementFormat) -> dict[str, Any]:
+    pattern = code % fmt.codes
+    name = str(code) if fmt.kind == "integer" else f"0x{pattern:0{fmt.bits // 4}X}"
+    value = exact.round_binary(dequantize(pattern, scales, how), exact.BINARIES["float32"])
+    return {"code": name, "element": _text(float(exact.decode(pattern, fmt))), "value": _text(float(value))}
+
+
+def _quotient(how: Recipe, scales: Mapping[str, Number], x: Any, fmt: ElementFormat) -> dict[str, Any] | None:
+    """What the recipe rounds to a code, before rounding: in real arithmetic, and as its own operations give it."""
+    last = _last_quotient(how.code)
+    if last is None:
+        return None
+    until = replace(how.code, operations=how.code.operations[: last + 1])
+    target = until.operations[last].target
+    inputs = {**scales, "x": number(float(x))}
+    real, computed = (evaluate(until, inputs, rounding=rounding)[target] for rounding in (False, True))
+    assert isinstance(real, Number)
+    assert isinstance(computed, Number)
+    tie = _tie(computed, fmt)
+    return {
+        "operation": str(until.operations[last]),
+        "exact": _exact_text(real),
+        "computed": _text(float(computed)),
+        "tie_between": tie,
+        "exact_is_tie": _tie(real, fmt) is not None,
+    }
+
+
+def _last_quotient(program: Program) -> int | None:
+    from_x = {"x"}
+    last = None
+    for index, operation in enumerate(program.operations):
+        if not from_x.intersection(operation.operands):
+            continue
+        from_x.add(operation.target)
+        if operation.word not in _AFTER and WORDS[operation.word].result == "number" and _scales_x(operation):
+            last = index
+    return last
+
+
+def _scales_x(operation: Operation) -> bool:
+    return operation.word in ("div", "mul") and not all(map(is_constant, operation.operands))
+
+
+def _exact_text(x: Number) -> str:
+    if not x.finite:
+        return _text(float(x))
+    value = x.value
+    as_float = Fraction(float(value))
+    digits = f"{float(value):.17g}"
+    return digits if as_float == value else f"{digits} (rounded; exactly {value.numerator}/{value.denominator})"
+
+
+def _tie(x: Number, fmt: ElementFormat) -> list[str] | None:
+    """The two neighbouring values that x lies exactly between, if it does."""
+    if x.magnitude is None:
+        return None
+    steps = exact.magnitudes(fmt)
+    for below, above in pairwise(steps):
+        if 2 * x.magnitude == below + above:
+            sign = -1 if x.negative else 1
+            return [_text(float(sign * below)), _text(float(sign * above))]
+    return None

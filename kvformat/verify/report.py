@@ -1,0 +1,220 @@
+"""The report of a check: how much was compared, how much differs and where, and the first difference explained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvformat.recipes.program import Recipe
+from kvformat.verify.dump import Dump
+
+SIDES: tuple[Literal["k", "v"], ...] = ("k", "v")
+
+
+@dataclass
+class Tally:
+    """What was counted on one side, over all chunks: by part, and for the differences by token, head and column."""
+
+    side: Literal["k", "v"]
+    compared: dict[str, int] = field(default_factory=dict)
+    wrong: dict[str, int] = field(default_factory=dict)
+    tokens: int = 0
+    wrong_tokens: dict[str, list[int]] = field(default_factory=dict)
+    wrong_token_count: dict[str, int] = field(default_factory=dict)
+    heads: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    columns: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+
+    def add(self, part: str, wrong: NDArray[np.bool_], tokens: NDArray[np.int64]) -> None:
+        """Count a chunk: wrong (tokens, heads, columns), tokens: their rows in the dump."""
+        self.compared[part] = self.compared.get(part, 0) + wrong.size
+        self.wrong[part] = self.wrong.get(part, 0) + int(np.count_nonzero(wrong))
+        if part == "code":
+            self.tokens += len(tokens)
+        by_token = wrong.any(axis=(1, 2))
+        self.wrong_token_count[part] = self.wrong_token_count.get(part, 0) + int(np.count_nonzero(by_token))
+        seen = self.wrong_tokens.setdefault(part, [])
+        seen.extend(int(token) for token in tokens[by_token][: max(0, 4 - len(seen))])
+        self.heads[part] = self.heads.get(part, np.zeros(wrong.shape[1], np.int64)) + wrong.sum(axis=(0, 2))
+        self.columns[part] = self.columns.get(part, np.zeros(wrong.shape[2], np.int64)) + wrong.sum(axis=(0, 1))
+
+    def where(self, part: str) -> str:
+        """In words: which tokens, heads and columns differ."""
+        heads, columns = np.flatnonzero(self.heads[part]), np.flatnonzero(self.columns[part])
+        name = "dim" if part == "code" else "scale"
+        return ", ".join(
+            (
+                _tokens(self.wrong_tokens[part], self.wrong_token_count[part], self.tokens),
+                _of(heads, len(self.heads[part]), "head"),
+                _of(columns, len(self.columns[part]), name),
+            )
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts as plain data; `heads` and `columns` list those with a difference."""
+        return {
+            part: {
+                "compared": self.compared[part],
+                "wrong": self.wrong[part],
+                "tokens": self.wrong_token_count[part],
+                "heads": np.flatnonzero(self.heads[part]).tolist(),
+                "columns": np.flatnonzero(self.columns[part]).tolist(),
+            }
+            for part in self.compared
+        }
+
+
+def _tokens(first: list[int], count: int, total: int) -> str:
+    if count == total:
+        return f"all {total} tokens" if total > 1 else f"token {first[0]}"
+    listed = ", ".join(map(str, first)) + (", ..." if count > len(first) else "")
+    return f"token {listed}" if count == 1 else f"{count} of {total} tokens ({listed})"
+
+
+def _of(places: NDArray[np.int64], total: int, name: str) -> str:
+    if len(places) == total:
+        return f"all {total} {name}s" if total > 1 else f"the only {name}"
+    if len(places) == 1:
+        return f"{name} {places[0]}"
+    for parity, word in ((0, "even"), (1, "odd")):
+        if total > 2 and np.array_equal(places, np.arange(parity, total, 2)):
+            return f"every second {name} (the {word} ones)"
+    listed = ", ".join(map(str, places[:6])) + (", ..." if len(places) > 6 else "")
+    return f"{len(places)} of {total} {name}s ({listed})"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The verdict on a dump. `str(report)` is what `kvformat check` prints."""
+
+    ok: bool
+    #: 0: all bytes hold; 1: a difference was found
+    status: int
+    recipe: str
+    #: the recipe was not declared by the dump but is the one that the layout's engine uses
+    recipe_assumed: bool
+    layout: Mapping[str, Any]
+    scales: Mapping[str, str | None]
+    compared: int
+    mismatches: int
+    tallies: tuple[Tally, ...]
+    #: the first difference: side, part, token, head, dim, slot, block, position, byte, and what explains it
+    first: Mapping[str, Any] | None
+
+    @classmethod
+    def make(
+        cls,
+        dump: Dump,
+        how: Recipe,
+        scales: Mapping[Any, np.float32 | None],
+        tallies: tuple[Tally, ...],
+        first: Mapping[str, Any] | None,
+    ) -> Report:
+        """The report of what was counted."""
+        compared = sum(sum(tally.compared.values()) for tally in tallies)
+        mismatches = sum(sum(tally.wrong.values()) for tally in tallies)
+        given = {"k": dump.k_scale, "v": dump.v_scale}
+        said = {
+            side: None if scale is None else f"{scale!s} ({'given' if given[side] is not None else 'computed'})"
+            for side, scale in scales.items()
+        }
+        ok = mismatches == 0
+        spec = dump.layout.spec
+        return cls(ok, int(not ok), how.name, dump.recipe is None, spec, said, compared, mismatches, tallies, first)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return {
+            "recipe": self.recipe,
+            "recipe_assumed": self.recipe_assumed,
+            "layout": dict(self.layout),
+            "scales": dict(self.scales),
+            "compared": self.compared,
+            "mismatches": self.mismatches,
+            "where": {tally.side: tally.to_json() for tally in self.tallies},
+            "first": None if self.first is None else dict(self.first),
+        }
+
+    def __str__(self) -> str:
+        lines = [self._headline()]
+        if self.recipe_assumed:
+            lines.append(f"  the dump declares no recipe; {self.recipe} is the one that {self.layout['name']} uses")
+        lines += [f"  {side}_scale {scale}" for side, scale in self.scales.items() if scale is not None]
+        for tally in self.tallies:
+            for part, wrong in tally.wrong.items():
+                if tally.compared[part]:
+                    lines.append(f"  {tally.side.upper()} {part}s: {_counted(tally, part, wrong)}")
+        if self.first is not None:
+            lines += _explanation(self.first)
+        return "\n".join(lines)
+
+    def _headline(self) -> str:
+        what = f"{self.recipe} in {self.layout['name']} {self.layout['order']}"
+        if self.ok:
+            return f"holds: {what}, {self.compared:,} codes and scales equal"
+        return f"DIFFERS: {what}, {self.mismatches:,} of {self.compared:,} codes and scales"
+
+
+def _counted(tally: Tally, part: str, wrong: int) -> str:
+    if not wrong:
+        return f"{tally.compared[part]:,} equal"
+    return f"{wrong:,} of {tally.compared[part]:,} differ: {tally.where(part)}"
+
+
+def _explanation(first: Mapping[str, Any]) -> list[str]:
+    place = f"{first['side'].upper()} {first['part']} of token {first['token']}, head {first['head']}"
+    dims = (
+        f"dim {first['dim']}"
+        if first["part"] == "code"
+        else f"dims {first['shared_by'][0]}..{first['shared_by'][1] - 1}"
+    )
+    nibble = f" bit {first['bit']}" if first["bit"] else ""
+    slot = f"slot {first['slot']} = block {first['block']}, position {first['position']}"
+    lines = [
+        f"  first difference: {place}, {dims}",
+        f"    lies in     {slot}; page byte {first['byte']}{nibble}",
+    ]
+    rows = (_code_rows if first["part"] == "code" else _scale_rows)(first)
+    return lines + [f"    {name:<11} {text}" for name, text in rows]
+
+
+def _code_rows(first: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rows = [("input", _bits(first["input"]))]
+    rows += [(f"scale {name}", _bits(scale)) for name, scale in first.get("scale", {}).items()]
+    quotient = first.get("quotient")
+    if quotient is not None:
+        rows.append(("quotient", f"{quotient['exact']}{_tie(quotient)}"))
+    rows += [(name, _code(first[name])) for name in ("expected", "found")]
+    return rows
+
+
+def _scale_rows(first: Mapping[str, Any]) -> list[tuple[str, str]]:
+    amax = first["amax"]
+    rows = [("amax", "no finite element" if amax is None else f"{_bits(amax)} at dim {amax['dim']}")]
+    if first["not_finite"]:
+        rows.append(("not finite", f"{first['not_finite']} of the elements that share it"))
+    return rows + [(name, _code(first[name])) for name in ("expected", "found")]
+
+
+def _tie(quotient: Mapping[str, Any]) -> str:
+    tie = quotient["tie_between"]
+    if tie is None:
+        return ""
+    if quotient["exact_is_tie"]:
+        return f", a tie between {tie[0]} and {tie[1]}"
+    return f"; float32 rounds it to {quotient['computed']}, a tie between {tie[0]} and {tie[1]}"
+
+
+def _bits(entry: Mapping[str, str]) -> str:
+    return f"{entry['value']} ({entry['dtype']} {entry['bits']})"
+
+
+def _code(entry: Mapping[str, str]) -> str:
+    if "dtype" in entry:
+        return _bits(entry)
+    if "element" in entry:
+        return f"code {entry['code']} = {entry['element']}, decodes to {entry['value']}"
+    return f"code {entry['code']} = {entry['value']}"
