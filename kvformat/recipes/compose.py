@@ -7,7 +7,7 @@ operation is contracted, reordered or flushed, so a `float32` operation is the I
 code. x has 24 significant bits, d = bs * g at most 4 + 24 = 28, and a midpoint m between two codes at most 8 (int8), so
 the product m * d has at most 36 and float64 holds it. If x / d is not m, x and m * d differ by at least a last place of
 one of the two, that is by more than 2^-37 of either, and so do x / d and m: rounding the quotient to 53 bits cannot
-make it m, nor carry it across. If x / d is m, the float64 quotient is m. Range is no issue: 2^128 / 2^-158 is a float64.
+make it m, nor carry it across. If x / d is m, so is the float64 quotient. Range is no issue: 2^128 / 2^-158 is fine.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ def stored(level: Level, value: Number) -> tuple[int | Number, Number]:
 def quantize(
     x: NDArray[Any], recipe: Recipe, scale: float | None = None
 ) -> tuple[NDArray[Any], NDArray[Any], np.float32]:
-    """Codes, scales and global scale as `kvformat.quantize` gives them, one element at a time (some 10,000 a second)."""
+    """Codes, scales and global scale as `kvformat.quantize` gives them, one element at a time (10,000 a second)."""
     tokens, heads, dims = x.shape
     elements: Any = np.array([number(float(each)) for each in x.reshape(-1)], object).reshape(x.shape)
     scales: dict[str, Any] = {}

@@ -47,8 +47,8 @@ def quantize(x: ArrayLike, recipe: str | Recipe, *, scale: ArrayLike | None = No
     name (= its golden recipe), a recipe name or a `Recipe`. scale: the per-tensor scale (the decode multiplier) of a
     recipe that has one, rounded once to float32 and then finite and > 0; without it, it is computed from x.
 
-    Raises InputError for another dtype (float64 included) or shape, no elements, a head_dim that does not divide into the
-    recipe's blocks, or a scale that the recipe does not take.
+    Raises InputError for another dtype (float64 included) or shape, no elements, a head_dim that does not divide into
+    the recipe's blocks, or a scale that the recipe does not take.
     """
     how = find(recipe)
     values = checked(x)

@@ -43,7 +43,7 @@ def check(dump: Dump, *, progress: Progress | None = None) -> Report:
 
     NaN codes and NaN scales compare as a class, everything else bit for bit. Bytes of slots that no token was written
     to are not judged. The work is done in chunks: beyond the mapped file it takes well under 1 GiB, however large the
-    dump.     progress: called with (tokens done, tokens in all).
+    dump. progress: called with (tokens done, tokens in all).
 
     Raises InputError where the dump cannot be judged: no token has a slot, or its recipe cannot take its K and V.
     """
