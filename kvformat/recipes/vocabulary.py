@@ -13,7 +13,7 @@ from kvformat.elements.formats import ELEMENTS
 Kind = Literal["number", "flag", "code", "group"]
 
 #: precisions an operation can have. `float32`: IEEE binary32, round to nearest even after the operation, subnormals
-#: kept. `real`: no rounding; see `kvformat.recipes.engine` for why float64 evaluates the recipes that use it exactly.
+#: kept. `real`: no rounding; see `kvformat.recipes.compose` for why float64 evaluates the recipes that use it exactly.
 PRECISIONS = ("float32", "real")
 
 
