@@ -10,7 +10,7 @@ def bits(values):
     return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
 
 
-def assert_same_codes(found, expected, x=None):
+def assert_same_codes(found, expected, x=None, what=""):
     """Every code is the expected one; the message shows the first inputs whose code is not."""
     found, expected = np.asarray(found), np.asarray(expected)
     assert found.shape == expected.shape
@@ -21,14 +21,14 @@ def assert_same_codes(found, expected, x=None):
         f"expected {expected[tuple(at)]:#04x}"
         for at in wrong
     ]
-    assert not shown, f"{np.count_nonzero(found != expected)} codes differ: " + "; ".join(shown)
+    assert not shown, f"{what}: {np.count_nonzero(found != expected)} codes differ: " + "; ".join(shown)
 
 
-def assert_same_values(found, expected):
+def assert_same_values(found, expected, what=""):
     """Every number has the same bits, the signs of zeros included; NaN compares as a class."""
     found, expected = np.asarray(found), np.asarray(expected)
     assert found.shape == expected.shape
     assert found.dtype == expected.dtype
     nan = np.isnan(expected)
-    np.testing.assert_array_equal(np.isnan(found), nan)
-    assert_same_codes(bits(found)[~nan], bits(expected)[~nan])
+    np.testing.assert_array_equal(np.isnan(found), nan, what)
+    assert_same_codes(bits(found)[~nan], bits(expected)[~nan], what=what)

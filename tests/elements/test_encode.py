@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import kvformat as kvf
@@ -22,6 +22,8 @@ from tests.elements.domains import (
     critical_neighbours,
     midpoints,
 )
+
+few = settings(max_examples=40)
 
 
 def _encode(x, name, overflow="saturate", rounding="nearest_even"):
@@ -58,6 +60,7 @@ def test_random_bits_and_random_numbers_encode_as_the_twin_says(name, overflow, 
 
 
 @pytest.mark.parametrize("name, overflow, rounding", POLICIES)
+@few
 @given(x=st.floats(width=32) | st.floats(-600, 600, width=32))
 @example(x=2.0**-149)
 @example(x=-0.0)
@@ -67,6 +70,7 @@ def test_float32_encodes_as_the_twin_itself_says(name, overflow, rounding, x):
 
 
 @pytest.mark.parametrize("name, overflow, rounding", POLICIES)
+@few
 @given(x=st.floats() | st.floats(-600, 600) | st.floats(-1e-37, 1e-37))
 @example(x=1.0625 + 2**-40)
 @example(x=-431.99999999999994)

@@ -1,4 +1,4 @@
-"""exact/*: float64 evaluates it exactly. The proof is in kvformat.recipes.compose; here are the inputs that would break it.
+"""exact/*: float64 evaluates it exactly. kvformat.recipes.compose proves it; here are the inputs that would refute it.
 
 Wherever a quotient x / d lies beside a midpoint m of two codes, x is the float32 next to m * d. So m * d is computed as
 a fraction, for scales of every size, and the engine must put the float32 nearest to it and its neighbours where the

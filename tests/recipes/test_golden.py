@@ -91,6 +91,7 @@ def test_engine_is_its_exact_twin(mode, prefix, data):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@settings(max_examples=60)
 @given(x=strategies.tensors())
 def test_engine_is_plain_numpy_on_values_chosen_to_hurt(mode, x):
     assert_same_quantized(kvf.quantize(x, mode), *reference.quantize(x, mode), x)

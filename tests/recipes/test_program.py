@@ -206,6 +206,13 @@ def test_a_recipe_s_name_means_one_thing(monkeypatch):
 X = np.random.default_rng(3).standard_normal((3, 2, 32)).astype(np.float32) * np.float32([[[1.0]], [[20.0]], [[400.0]]])
 
 
+RECIPROCAL = """
+    q = mul(x, rcp(s))
+    q = add(q, copysign(0.5, q))
+    c = encode(clamp(round(q, toward_zero), -128, 127), int8)
+"""
+
+
 @pytest.mark.parametrize(
     "recipe, shape",
     [
@@ -216,7 +223,7 @@ X = np.random.default_rng(3).standard_normal((3, 2, 32)).astype(np.float32) * np
         (
             _recipe(
                 scale="s = max(mul(amax(x), 0.007874016), 1e-6)",
-                code="q = mul(x, rcp(s))\nq = add(q, copysign(0.5, q))\nc = encode(round(clamp(q, -128, 127), toward_zero), int8)",
+                code=RECIPROCAL,
                 element="int8",
             ),
             (3, 2),

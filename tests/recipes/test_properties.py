@@ -13,6 +13,8 @@ from tests import strategies
 from tests.elements.compare import assert_same_codes, assert_same_values
 from tests.recipes import reference
 
+few = settings(max_examples=40)
+
 PER_TOKEN_HEAD = ("fp8_per_token_head", "int8_per_token_head")
 MODES = ("fp8_per_tensor", *PER_TOKEN_HEAD, "nvfp4")
 #: in these a row's scales depend on nothing outside the row, once nvfp4's g is given
@@ -32,6 +34,7 @@ def _rows(q, mode):
 
 
 @pytest.mark.parametrize("mode, scale", ISOLATED)
+@few
 @given(data=st.data())
 def test_another_token_changes_no_byte_of_the_others(mode, scale, data):
     x = data.draw(strategies.tensors(shape=strategies.shapes(4)), "x")
@@ -44,6 +47,7 @@ def test_another_token_changes_no_byte_of_the_others(mode, scale, data):
         (assert_same_codes if mode == "nvfp4" else assert_same_values)(*kept)
 
 
+@few
 @given(x=strategies.ordinary_tensors(shape=strategies.shapes(4)), data=st.data())
 def test_an_outlier_token_changes_the_others_in_fp8_per_tensor(x, data):
     # 2^8 larger than all the rest: the scale grows 2^8-fold, and every code but zeros with it
@@ -65,6 +69,7 @@ def test_an_outlier_token_moves_the_codes_of_fp8_per_tensor_by_hand():
     assert kvf.quantize(x, "fp8_per_tensor").codes.tolist() == [[[0x7E, 0x28]], [[0x34, 0xB0]]]
 
 
+@few
 @given(data=st.data())
 def test_a_block_of_nvfp4_depends_on_nothing_but_itself_and_g(data):
     x = data.draw(strategies.tensors(shape=strategies.shapes(2, 2, (32, 48))), "x")
@@ -78,6 +83,7 @@ def test_a_block_of_nvfp4_depends_on_nothing_but_itself_and_g(data):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@few
 @given(data=st.data())
 def test_permuting_tokens_and_heads_permutes_codes_and_scales(mode, data):
     x = data.draw(strategies.tensors(shape=strategies.shapes(4, 3)), "x")
@@ -94,6 +100,7 @@ def test_permuting_tokens_and_heads_permutes_codes_and_scales(mode, data):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@few
 @given(x=strategies.ordinary_tensors(dtype=strategies.FLOAT32), exponent=st.integers(-60, 60))
 @example(x=np.full((1, 1, 16), 464, np.float32), exponent=-3)
 def test_a_power_of_two_scales_the_scale_and_leaves_the_codes(mode, x, exponent):
@@ -108,6 +115,7 @@ def test_a_power_of_two_scales_the_scale_and_leaves_the_codes(mode, x, exponent)
 
 
 @pytest.mark.parametrize("mode", MODES)
+@few
 @given(x=strategies.tensors())
 def test_negation_flips_the_signs_of_codes_and_leaves_the_scales(mode, x):
     q, negated = kvf.quantize(x, mode), kvf.quantize(-x, mode)
@@ -124,6 +132,7 @@ def test_negation_flips_the_signs_of_codes_and_leaves_the_scales(mode, x):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@few
 @given(data=st.data())
 def test_half_precision_input_is_its_float32_widening(mode, data):
     x = data.draw(strategies.tensors(dtype=data.draw(st.sampled_from(strategies.DTYPES[1:]))), "x")
@@ -162,7 +171,7 @@ def test_bytes_do_not_depend_on_the_number_of_threads(monkeypatch, mode, scale):
 
 
 def _strided(x):
-    """The same numbers with other strides: a transposed pool, every second token, half of a fused K|V, reversed dims."""
+    """The same numbers with other strides: transposed pools, every second token, half of a fused K|V, reversed dims."""
     tokens, heads, dims = x.shape
     yield np.ascontiguousarray(x.transpose(1, 0, 2)).transpose(1, 0, 2)
     yield np.ascontiguousarray(x.transpose(2, 1, 0)).transpose(2, 1, 0)
@@ -174,8 +183,8 @@ def _strided(x):
     yield np.asfortranarray(x)
 
 
-@pytest.mark.parametrize("mode", ["fp8_per_tensor", "int8_per_token_head"])
-def test_bytes_do_not_depend_on_strides(mode):
+def test_bytes_do_not_depend_on_strides():
+    mode = "fp8_per_token_head"  # a kernel for strided rows is another compilation: one recipe has to do
     x = np.random.default_rng(19).standard_normal((5, 3, 32)).astype(np.float32)
     expected = kvf.quantize(x, mode)
     for strided in _strided(x):
@@ -187,14 +196,14 @@ def test_one_row_may_stand_for_all_tokens():
     row = np.random.default_rng(23).standard_normal((1, 2, 32)).astype(np.float32)
     repeated = np.broadcast_to(row, (6, 2, 32))
     assert repeated.strides[0] == 0
-    assert_same(kvf.quantize(repeated, "int8_per_token_head"), kvf.quantize(repeated.copy(), "int8_per_token_head"))
+    assert_same(kvf.quantize(repeated, "fp8_per_token_head"), kvf.quantize(repeated.copy(), "fp8_per_token_head"))
 
 
 def test_read_only_input_is_left_alone():
     x = np.random.default_rng(29).standard_normal((2, 2, 32)).astype(np.float32)
-    expected, before = kvf.quantize(x, "int8_per_token_head"), x.tobytes()
+    expected, before = kvf.quantize(x, "fp8_per_token_head"), x.tobytes()
     x.flags.writeable = False
-    assert_same(kvf.quantize(x, "int8_per_token_head"), expected)
+    assert_same(kvf.quantize(x, "fp8_per_token_head"), expected)
     assert x.tobytes() == before
 
 
@@ -208,7 +217,7 @@ def test_big_endian_input_is_read_right(mode, dtype):
     np.testing.assert_array_equal(found.scales, expected.scales)
 
 
-@settings(max_examples=50)
+@few
 @given(x=strategies.ordinary_tensors(), data=st.data())
 def test_quantizing_twice_gives_the_same_bytes(x, data):
     mode = data.draw(st.sampled_from(MODES))

@@ -12,15 +12,15 @@ from kvformat.elements.exact import BINARIES, Number, number
 from kvformat.elements.static import static
 from kvformat.recipes import Program, engine
 from kvformat.recipes.exact import evaluate
-from kvformat.recipes.vocabulary import GRANULARITIES, PRECISIONS, WORDS
+from kvformat.recipes.vocabulary import GRANULARITIES, WORDS
 from tests import strategies
 from tests.elements.compare import assert_same_values
 from tests.recipes.words_kernel import run_all
 
 #: one line per word, and per direction and policy where it has some; results are named after them. In parts, because
 #: Numba's recursion ends a program at some 25 operations
-PARTS = (
-    """
+PARTS = {
+    "arithmetic": """
     add = add(a, b)
     sub = sub(a, b)
     mul = mul(a, b)
@@ -30,7 +30,7 @@ PARTS = (
     abs = abs(a)
     copysign = copysign(a, b)
     """,
-    """
+    "extremes": """
     max = max(a, b)
     min = min(a, b)
     max_number = max_number(a, b)
@@ -38,14 +38,14 @@ PARTS = (
     clamp = clamp(a, b, d)
     clamp_constants = clamp(a, -127, 127)
     """,
-    """
+    "roundings": """
     half_even = round(a, half_even)
     half_away = round(a, half_away)
     toward_zero = round(a, toward_zero)
     up = round(a, up)
     down = round(a, down)
     """,
-    """
+    "flags": """
     eq = eq(a, b)
     ne = ne(a, b)
     lt = lt(a, b)
@@ -55,16 +55,20 @@ PARTS = (
     select = select(le, a, d)
     select_nan = select(isnan, 0, b)
     """,
-    """
+    "encodings": """
     e4m3fn = encode(a, e4m3fn)
     e5m2_ieee = encode(a, e5m2, ieee)
     e2m1fn = encode(a, e2m1fn, saturate)
     int8 = encode(a, int8)
     e8m0fnu = encode(a, e8m0fnu, ieee, up)
     """,
-)
-_LINES = Program.parse("\n".join(PARTS)).operations
-RESULTS = tuple(operation.target for operation in _LINES)
+}
+#: `real` is the same code on float64: the words that exact/* is made of
+CASES = [
+    *(("float32", part) for part in PARTS),
+    *(("real", part) for part in ("arithmetic", "roundings", "encodings")),
+]
+_LINES = Program.parse("\n".join(PARTS.values())).operations
 
 #: zeros, halves and what lies just beside them, subnormals, the ends of the range, Inf, NaN
 _MAX, _TINY = float(np.finfo(np.float32).max), 2.0**-149
@@ -89,32 +93,24 @@ POSITIVE = (
 NUMBERS = np.array([*POSITIVE, *(-value for value in POSITIVE), np.nan], np.float32)
 
 
-@pytest.fixture(scope="module", params=PRECISIONS)
-def results(request):
-    """What every line makes of every pair of numbers, the third operand going round: found, expected."""
+@pytest.mark.parametrize("precision, part", CASES)
+def test_compiled_words_are_their_exact_twins(precision, part):
+    program = Program.parse(PARTS[part], precision)
+    # every pair of numbers, the third operand going round
     a, b = (np.array(side, np.float32) for side in zip(*product(NUMBERS, NUMBERS), strict=True))
     d = np.resize(NUMBERS[3:][::-1], a.shape)
-    parts = []
-    for text in PARTS:
-        program = Program.parse(text, request.param)
-        parts.append(np.empty((len(program.operations), a.size)))
-        run_all(static(program), a, b, d, parts[-1])
-    program = Program.parse("\n".join(PARTS), request.param)
-    expected = np.empty((len(RESULTS), a.size))
+    found = np.empty((len(program.operations), a.size))
+    run_all(static(program), a, b, d, found)
+    expected = np.empty_like(found)
     for i, numbers in enumerate(zip(a, b, d, strict=True)):
         values = evaluate(program, {name: number(float(value)) for name, value in zip("abd", numbers, strict=True)})
-        for index, name in enumerate(RESULTS):
-            value = values[name]
+        for index, operation in enumerate(program.operations):
+            value = values[operation.target]
             # `real` runs in float64: one operation of it is the exact result, rounded to float64
             wide = exact.round_binary(value, BINARIES["float64"]) if isinstance(value, Number) else value
             expected[index, i] = float(wide)
-    return np.concatenate(parts), expected
-
-
-@pytest.mark.parametrize("name", RESULTS)
-def test_compiled_word_is_its_exact_twin(results, name):
-    found, expected = (each[RESULTS.index(name)] for each in results)
-    assert_same_values(found, expected)
+    for index, operation in enumerate(program.operations):
+        assert_same_values(found[index], expected[index], str(operation))
 
 
 def test_every_word_is_tested():

@@ -1,0 +1,132 @@
+"""`import kvformat` is light, every public name is there, and imports point down only."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import kvformat as kvf
+
+PACKAGE = Path(kvf.__file__).parent
+#: what importing the package must not load, and what no public name but a GPU one may need
+HEAVY = ("numba", "torch", "hypothesis")
+EXTRAS = ("torch", "triton", "hypothesis", "typer", "rich", "matplotlib", "pytest")
+
+
+def _loaded_by(code):
+    """The top-level modules that a fresh interpreter has after running code."""
+    script = f"import sys\n{code}\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=PACKAGE.parent
+    )
+    assert run.returncode == 0, run.stderr
+    return set(run.stdout.split())
+
+
+def test_import_loads_neither_numba_nor_torch_nor_hypothesis():
+    loaded = _loaded_by("import kvformat")
+    assert "kvformat" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_looking_at_names_formats_and_layouts_needs_no_numba():
+    code = "import kvformat\ndir(kvformat)\nkvformat.element('e4m3fn').values()\nkvformat.recipe('nvfp4')\n"
+    code += "kvformat.layout('vllm-0.33', mode='nvfp4', block_size=16, num_kv_heads=8, head_size=128)"
+    assert _loaded_by(code).isdisjoint(HEAVY)
+
+
+def test_the_core_needs_no_extra():
+    assert _loaded_by("import kvformat\nkvformat.quantize, kvformat.encode, kvformat.PagedCache").isdisjoint(EXTRAS)
+
+
+@pytest.mark.parametrize("name", kvf.__all__)
+def test_every_public_name_resolves(name):
+    assert name in dir(kvf)
+    assert getattr(kvf, name) is not None
+
+
+def test_the_public_interface_has_the_names_of_the_design():
+    wanted = "encode decode element pack_nibbles unpack_nibbles quantize recipe layout PagedCache Dump check InputError"
+    assert set(wanted.split()) <= set(kvf.__all__)
+
+
+def test_unknown_attribute_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'kvformat' has no attribute 'quantise'"):
+        _ = kvf.quantise
+
+
+#: the floors of the house, from the ground up: a module imports from its own room and from floors below
+FLOORS = (
+    {"errors", "data"},
+    {"slots", "modes", "elements"},
+    {"recipes", "layouts"},  # side by side: neither knows the other
+    {"cache"},
+    {"verify"},
+    {"fuzz", "simulate", "torch"},
+    {"cli"},
+)
+ROOMS = set().union(*FLOORS)
+
+
+def _imports(path):
+    """The kvformat modules that a file imports, lazy and typing-only imports included."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.split(".")[0] == "kvformat":
+                    yield alias.name if "." in alias.name else "kvformat.*"
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            if (node.module or "").split(".")[0] == "kvformat":
+                yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _floor(room):
+    return next(level for level, rooms in enumerate(FLOORS) if room in rooms)
+
+
+def _files():
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
+
+
+def _room(path):
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def test_every_room_has_a_floor():
+    rooms = {_room(path) for path in _files()}
+    assert rooms <= ROOMS
+    assert {"elements", "recipes", "layouts", "cache", "verify", "cli"} <= rooms
+
+
+@pytest.mark.parametrize("path", _files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_down_only(path):
+    here = _room(path)
+    for module in _imports(path):
+        there = module.split(".")[1]
+        if (
+            there not in ROOMS
+        ):  # a public name, `from kvformat import quantize`: for those above all rooms that have one
+            assert _floor(here) >= _floor("verify"), f"{here} imports {module}"
+        elif there != here:
+            assert _floor(there) < _floor(here), f"{here} imports {module}"
+
+
+@pytest.mark.parametrize("path", _files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_every_module_says_its_job_in_its_first_line(path):
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith('"""')
+    assert ast.get_docstring(ast.parse(text)), path
+
+
+def test_every_module_imports():
+    for path in _files():
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        if parts[1] == "torch" or parts[-1] == "__main__":
+            continue
+        import_module(".".join(part for part in parts if part != "__init__"))
