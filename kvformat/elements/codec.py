@@ -67,7 +67,7 @@ def _round_shift(conversion: Any, pattern: Any, shift: Any) -> Any:
 
 
 def encode_bits(conversion: Any, bits: Any) -> Any:
-    """The code (an unsigned pattern, uint8) of one number, given as the bits of its binary32 or binary64."""
+    """The code of one number, given as the bits of its binary32 or binary64: an unsigned pattern, uint8 (or uint16)."""
     raise NotImplementedError("compiled code only")
 
 
@@ -103,13 +103,18 @@ def _encoder(conversion: Conversion, source: _Source) -> Any:
     nan_code = uint(fmt.nan_input_code)
     negative_zero = fmt.has_negative_zero
     integer = fmt.kind == "integer"
-    zero = uint(0)
+    zero, one = uint(0), sint(1)
+    same_range = source.bias == fmt.bias
     mask = uint(fmt.codes - 1)
+    out = np.uint8 if fmt.bits <= 8 else np.uint16
 
     def encode(conversion: Any, bits: Any) -> Any:
         magnitude = uint(bits & absolute)
         exponent = sint(magnitude >> mantissa)
-        significand = uint(uint(magnitude & fraction) | implicit)
+        # a subnormal input has no implicit bit; only bfloat16, with the exponents of binary32, can tell
+        hidden = implicit if exponent >= one or not same_range else zero
+        significand = uint(uint(magnitude & fraction) | hidden)
+        exponent = max(exponent, one)
         above = sint(max(exponent, lowest) - lowest)
         below = sint(min(max(sint(lowest - exponent), sint(0)), most))
         pattern = uint(uint(uint(above) << mantissa) + significand)
@@ -123,7 +128,7 @@ def _encoder(conversion: Conversion, source: _Source) -> Any:
         else:
             code = code if code <= largest else beyond
             code = uint(code | sign) if negative_zero or code != zero else code
-        return np.uint8(nan_code if magnitude > infinity else code)
+        return out(nan_code if magnitude > infinity else code)
 
     return encode
 

@@ -257,6 +257,34 @@ _FORMATS = (
     ),
 )
 
+def _binary(name: str, exponent_bits: int, mantissa_bits: int) -> ElementFormat:
+    top = ((1 << exponent_bits) - 1) << mantissa_bits  # exponent field of Inf and NaN
+    sign = 1 << (exponent_bits + mantissa_bits)
+    payloads = range(1, 1 << mantissa_bits)
+    return ElementFormat(
+        name=name,
+        kind="float",
+        bits=1 + exponent_bits + mantissa_bits,
+        exponent_bits=exponent_bits,
+        mantissa_bits=mantissa_bits,
+        bias=(1 << (exponent_bits - 1)) - 1,
+        max_code=top - 1,
+        nan_codes=tuple(s + top + payload for s in (0, sign) for payload in payloads),
+        nan_input_code=top + (1 << (mantissa_bits - 1)),
+        inf_codes=(top, sign + top),
+        overflow_code=top,
+        has_negative_zero=True,
+        roundings=("nearest_even",),
+        rounding_required=False,
+        source="IEEE 754-2019 section 3.4" if name == "float16" else "the upper half of IEEE binary32",
+    )
+
+
+#: binary formats that arithmetic may round through on its way; caches of mode none hold them, no codes do
+BINARIES: Mapping[str, ElementFormat] = MappingProxyType(
+    {"float16": _binary("float16", 5, 10), "bfloat16": _binary("bfloat16", 8, 7)}
+)
+
 #: every element format by name
 ELEMENTS: Mapping[str, ElementFormat] = MappingProxyType({fmt.name: fmt for fmt in _FORMATS})
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvformat.elements import exact
-from kvformat.elements.exact import BINARIES, NAN, Number, infinity, number
+from kvformat.elements.exact import BINARIES, NAN, Binary, Number, infinity, number
 from kvformat.elements.formats import element
 from kvformat.recipes.program import Level, Operation, Program, Recipe, is_constant
 from kvformat.recipes.vocabulary import WORDS
@@ -32,22 +32,22 @@ def evaluate(
     which shows what its roundings cost.
     """
     values: dict[str, Value] = dict(inputs)
-    rounds = rounding and program.precision == "float32"
+    binary = BINARIES.get(program.precision) if rounding else None
     for operation in (*program.reductions, *program.steps):
         if WORDS[operation.word].reduces:
             values[operation.target] = _REDUCTIONS[operation.word](group)
             continue
-        operands = [_operand(text, values, rounds) for text in operation.operands]
+        operands = [_operand(text, values, binary) for text in operation.operands]
         result = _apply(operation, operands)
-        values[operation.target] = _rounded(result) if rounds and isinstance(result, Number) else result
+        values[operation.target] = exact.round_binary(result, binary) if binary and isinstance(result, Number) else result
     return values
 
 
-def _operand(text: str, values: Mapping[str, Value], rounds: bool) -> Value:
+def _operand(text: str, values: Mapping[str, Value], binary: Binary | None) -> Value:
     if text in values or not is_constant(text):
         return values[text]
     constant = number(float(text)) if text.strip("-") in ("nan", "inf") else number(Fraction(text))
-    return _rounded(constant) if rounds else constant
+    return exact.round_binary(constant, binary) if binary else constant
 
 
 def _rounded(x: Number) -> Number:
@@ -60,8 +60,12 @@ def _apply(operation: Operation, operands: list[Any]) -> Value:
         directions = [word for word in policy if word not in ("saturate", "ieee")]
         overflow = "ieee" if "ieee" in policy else "saturate"
         return exact.encode(operands[0], fmt, overflow=overflow, rounding=(directions or ["nearest_even"])[0])
-    if operation.word == "round":
-        return _ROUND[operation.attributes[0]](operands[0])
+    if operation.word in _DIRECTED:
+        return _DIRECTED[operation.word](operation.attributes[0])(operands[0])
+    if "ftz" in operation.attributes:
+        result = _MEANINGS[operation.word](*map(_flush, operands))
+        assert isinstance(result, Number)
+        return _flush(_rounded(result))
     return _MEANINGS[operation.word](*operands)
 
 
@@ -145,6 +149,10 @@ _MEANINGS: dict[str, Callable[..., Value]] = {
     "mul": _mul,
     "div": _div,
     "rcp": lambda a: _div(number(1), a),
+    "fma": lambda a, b, c: _add(_mul(a, b), c),
+    "rcp_approx": lambda a: _div(number(1), a),
+    "div_approx": _div,
+    "div_full": _div,
     "neg": _neg,
     "abs": lambda a: Number(False, a.magnitude, a.nan),
     "copysign": lambda a, b: Number(b.negative, a.magnitude, a.nan),
@@ -183,6 +191,35 @@ _ROUND: dict[str, Callable[[Number], Number]] = {
 }
 
 
+def _flush(a: Number) -> Number:
+    """Subnormal binary32 numbers as zeros of their sign."""
+    small = a.magnitude is not None and a.magnitude < Fraction(1, 2**126)
+    return Number(a.negative, Fraction(0)) if small else a
+
+
+def _pow2(direction: str) -> Callable[[Number], Number]:
+    def power(a: Number) -> Number:
+        if not a.magnitude:
+            return Number(False, a.magnitude, a.nan)
+        below = Fraction(1)
+        while below > a.magnitude:
+            below /= 2
+        while below * 2 <= a.magnitude:
+            below *= 2
+        return number(below if direction == "down" or below == a.magnitude else below * 2)
+
+    return power
+
+
+#: words that an attribute gives their meaning
+_DIRECTED: dict[str, Callable[[str], Callable[[Number], Number]]] = {
+    "round": _ROUND.__getitem__,
+    "pow2": _pow2,
+    "pow2_approx": _pow2,
+    "to": lambda name: lambda a: exact.round_binary(a, BINARIES[name]),
+}
+
+
 def _largest(magnitudes: Sequence[Fraction]) -> Number:
     return number(max(magnitudes, default=Fraction(0)))
 
@@ -211,7 +248,7 @@ _REDUCTIONS: dict[str, Callable[[Sequence[Number]], Value]] = {
 def stored(level: Level, value: Number) -> tuple[int | Number, Number]:
     """A scale as it is stored (its code, or the number for float32) and the value that is then read."""
     if level.store == "float32":
-        return value, value
+        return _rounded(value), _rounded(value)
     code = _apply(level.storing, [value])
     assert isinstance(code, int)
     return code, exact.decode(code, level.storing.attributes[0])
@@ -221,6 +258,7 @@ def quantize(
     x: NDArray[Any], recipe: Recipe, scale: float | None = None
 ) -> tuple[NDArray[Any], NDArray[Any], np.float32]:
     """Codes, scales and global scale as `kvformat.quantize` gives them, one element at a time (10,000 a second)."""
+    recipe = recipe.for_input(x.dtype.name)
     tokens, heads, dims = x.shape
     elements: Any = np.array([number(float(each)) for each in x.reshape(-1)], object).reshape(x.shape)
     scales: dict[str, Any] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from textwrap import dedent
 from typing import Literal
 
@@ -14,6 +14,9 @@ from kvformat.recipes.vocabulary import GRANULARITIES, PRECISIONS, WORDS, Granul
 
 #: how far a recipe has been proved to be what its source computes
 Status = Literal["golden", "exact", "verified against the library", "read, not run", "admissible only"]
+
+#: the distance from 1 to the next larger number
+_EPS = {"float32": "1.1920928955078125e-07", "float16": "0.0009765625", "bfloat16": "0.0078125"}
 
 _COMPARISONS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le"}
 
@@ -53,6 +56,18 @@ class Program:
             _parse_line(line, operations)
         return cls(tuple(operations), precision, dedent(text).strip())
 
+    def for_input(self, dtype: str) -> Program:
+        """The program for an input of that dtype: `to(a, input)` and the constant `eps` (1 ulp of 1) made definite."""
+        definite = tuple(
+            replace(
+                op,
+                operands=tuple(_EPS[dtype] if operand == "eps" else operand for operand in op.operands),
+                attributes=tuple(dtype if word == "input" else word for word in op.attributes),
+            )
+            for op in self.operations
+        )
+        return replace(self, operations=definite)
+
     @property
     def reductions(self) -> tuple[Operation, ...]:
         """The operations that read all elements of the group; they come first in every engine."""
@@ -65,7 +80,7 @@ class Program:
 
     def check(self, inputs: Mapping[str, Kind], result: str, kind: Kind, where: str) -> dict[str, Kind]:
         """The kind of every name after the program. Raises InputError where an operation cannot run."""
-        kinds = dict(inputs)
+        kinds: dict[str, Kind] = {**inputs, "eps": "number"}
         for op in self.operations:
             if WORDS[op.word].reduces and (op.operands != ("x",) or op.target in kinds):
                 raise InputError(f"{where}: {op}: a reduction reads x, into a name of its own")
@@ -164,6 +179,8 @@ class Level:
     store: str
     #: the caller may give this scale (k_scale, v_scale) instead of having it computed
     may_be_given: bool = False
+    #: `encode`: the library stores, and is given, the multiplier that makes codes, not the one that reads them
+    multiplier: Literal["decode", "encode"] = "decode"
 
     @property
     def storing(self) -> Operation:
@@ -203,6 +220,11 @@ class Recipe:
         if self.element is not None:
             self.code.check({**kinds, "x": "number"}, "c", "code", f"recipe {self.name}, code")
             self.value.check({**kinds, "c": "number"}, "v", "number", f"recipe {self.name}, value")
+
+    def for_input(self, dtype: str) -> Recipe:
+        """The recipe for an input of that dtype, its dtype-dependent words made definite."""
+        levels = tuple(replace(level, program=level.program.for_input(dtype)) for level in self.levels)
+        return replace(self, levels=levels, code=self.code.for_input(dtype))
 
     @property
     def outer(self) -> tuple[Level, ...]:

@@ -50,8 +50,8 @@ def quantize(x: ArrayLike, recipe: str | Recipe, *, scale: ArrayLike | None = No
     Raises InputError for another dtype (float64 included) or shape, no elements, a head_dim that does not divide into
     the recipe's blocks, or a scale that the recipe does not take.
     """
-    how = find(recipe)
     values = checked(x)
+    how = find(recipe).for_input(values.dtype.name)
     if how.element is None:
         if scale is not None:
             raise InputError(f"{how.name} takes no scale")

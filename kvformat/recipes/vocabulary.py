@@ -11,9 +11,9 @@ from kvformat.elements.formats import ELEMENTS
 
 Kind = Literal["number", "flag", "code"]
 
-#: precisions an operation can have. `float32`: IEEE binary32, round to nearest even after the operation, subnormals
-#: kept. `real`: no rounding; see `kvformat.recipes.engine` for why float64 evaluates the recipes that use it exactly.
-PRECISIONS = ("float32", "real")
+#: precisions an operation can have. `float32`, `float64`: IEEE binary32 or binary64, round to nearest even after the
+#: operation, subnormals kept. `real`: no rounding; `kvformat.recipes.compose` says why float64 evaluates it exactly.
+PRECISIONS = ("float32", "float64", "real")
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,14 @@ class Word:
     #: allowed words for each attribute, in order; the first `required` of them must be given
     attributes: tuple[tuple[str, ...], ...] = ()
     required: int = 0
+    #: an instruction that is not correctly rounded: its result is within so many units in the last place of the IEEE
+    #: one. The engines give the IEEE one, `kvformat.recipes.admissible` the set.
+    ulps: int = 0
     #: reads all elements that share a scale instead of one value
     reduces: bool = False
 
+
+_POLICIES = ("saturate", "ieee", "nearest_even", "up", "down")
 
 _N: Kind = "number"
 _F: Kind = "flag"
@@ -54,8 +59,19 @@ _WORDS = (
     Word("clamp", (_N, _N, _N), _N, "a limited to b .. c; NaN stays NaN"),
     Word("round", (_N,), _N, "to an integer in that direction; the sign of a zero result is a's",
          (("half_even", "half_away", "toward_zero", "up", "down"),), 1),
+    Word("fma", (_N, _N, _N), _N, "a * b + c, rounded once"),
+    Word("pow2", (_N,), _N, "the power of two at, below or above |a|; 0, Inf and NaN as they are", (("down", "up"),), 1),
+    Word("to", (_N,), _N, "rounded to nearest even in that format; `input`: the format of x",
+         (("float16", "bfloat16", "float32", "input"),), 1),
+    Word("rcp_approx", (_N,), _N, "1 / a within 1 ulp (PTX rcp.approx.f32); `ftz`: subnormals in and out are zeros",
+         (("ftz",),), ulps=1),
+    Word("div_approx", (_N, _N), _N, "a / b within 2 ulp (PTX div.approx.f32), 2^-126 <= |b| <= 2^126",
+         (("ftz",),), ulps=2),
+    Word("div_full", (_N, _N), _N, "a / b within 2 ulp (PTX div.full.f32)", (("ftz",),), ulps=2),
+    Word("pow2_approx", (_N,), _N, "exp2(ceil(log2 |a|)) by a log2 that is off by up to 2 ulp (CUDA log2f, Triton log2)",
+         (("up",),), 1, ulps=2),
     Word("encode", (_N,), "code", "the code of a; overflow saturates unless `ieee`",
-         (tuple(ELEMENTS), ("saturate", "ieee"), ("nearest_even", "up", "down")), 1),
+         (tuple(ELEMENTS), _POLICIES, _POLICIES), 1),
     Word("eq", (_N, _N), _F, "a == b"),
     Word("ne", (_N, _N), _F, "a != b; true if either is NaN"),
     Word("lt", (_N, _N), _F, "a < b"),
@@ -94,6 +110,8 @@ _GRANULARITIES = (
     Granularity("per_token", shares_tokens=False, shares_heads=True),
     Granularity("per_token_head", shares_tokens=False, shares_heads=False),
     Granularity("per_block", shares_tokens=False, shares_heads=False, dims=16),
+    Granularity("per_block_32", shares_tokens=False, shares_heads=False, dims=32),
+    Granularity("per_block_64", shares_tokens=False, shares_heads=False, dims=64),
     Granularity("per_tile", shares_tokens=False, shares_heads=False, dims=128),
 )
 

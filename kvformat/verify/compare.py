@@ -47,7 +47,7 @@ def check(dump: Dump, *, progress: Progress | None = None) -> Report:
 
     Raises InputError where the dump cannot be judged: no token has a slot, or its recipe cannot take its K and V.
     """
-    how = find_recipe(dump.layout.recipe if dump.recipe is None else dump.recipe)
+    how = find_recipe(dump.layout.recipe if dump.recipe is None else dump.recipe).for_input(dump.key.dtype.name)
     slots = np.flatnonzero(dump.slot_mapping >= 0)
     if not len(slots):
         raise InputError(
