@@ -206,6 +206,8 @@ class Recipe:
     value: Program
     source: str
     status: Status
+    #: what its users should know, for the pages
+    notes: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         kinds: dict[str, Kind] = {}
