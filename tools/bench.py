@@ -219,7 +219,9 @@ def as_json(rows: list[Row], facts: dict[str, str], differences: list[str], *, o
 
 def as_text(rows: list[Row], facts: dict[str, str], differences: list[str], *, ok: bool) -> str:
     """The whole measurement as markdown: the machine, the table, how it was measured, what is missing."""
-    faults = [f"{row.reference}: {row.faults[0]} / {row.faults[1]}" for row in rows if row.faults and "quant" in row.work]
+    faults = [
+        f"{row.reference}: {row.faults[0]} / {row.faults[1]}" for row in rows if row.faults and "quant" in row.work
+    ]
     parts = ["- " + ", ".join(f"{name} {fact}" for name, fact in facts.items()), table(rows), NOTES]
     if faults:
         parts.append("- First-touched pages per call, kvformat / reference, by row: " + "; ".join(faults))

@@ -204,7 +204,7 @@ def encode(
         return codes
     # sign-extend the pattern: int4 0xF is -1
     spare = 8 - how.format.bits
-    return (codes << spare).view(np.int8) >> spare
+    return ((flat_codes << spare).view(np.int8) >> spare).reshape(bits.shape)
 
 
 def decode(codes: ArrayLike, fmt: str | ElementFormat, dtype: DTypeLike = np.float32) -> NDArray[Any]:
@@ -226,7 +226,10 @@ def decode(codes: ArrayLike, fmt: str | ElementFormat, dtype: DTypeLike = np.flo
 
 def native(x: ArrayLike, what: str = "x") -> NDArray[Any]:
     """The array in native byte order; a big-endian one is converted exactly, never misread."""
-    array: NDArray[Any] = np.asarray(x)
+    try:
+        array: NDArray[Any] = np.asarray(x)
+    except (TypeError, ValueError) as error:  # rows of different lengths, objects that are no numbers
+        raise InputError(f"{what} is no array: {str(error).splitlines()[0]}") from None
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
@@ -268,7 +271,10 @@ def _patterns(codes: ArrayLike, fmt: ElementFormat) -> NDArray[np.uint8]:
 
 def float_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     """The dtype that values are to come in. Raises InputError for one that is no float of 16, 32 or 64 bits."""
-    out: np.dtype[Any] = np.dtype(dtype)
+    try:
+        out: np.dtype[Any] = np.dtype(dtype)
+    except TypeError:
+        raise InputError(f"values come as {_WIDE_KINDS}; got {dtype!r}") from None
     if out not in (np.float32, np.float16, np.float64, ml_dtypes.bfloat16):
         raise InputError(f"values come as {_WIDE_KINDS}; got {out}")
     return out

@@ -13,7 +13,7 @@ SERIAL = 1 << 17
 def count() -> int:
     """Threads to use: KVFORMAT_NUM_THREADS if set, else the cores this process may run on."""
     wanted = os.environ.get("KVFORMAT_NUM_THREADS", "")
-    if wanted.isdigit() and int(wanted) > 0:
+    if wanted.isdecimal() and int(wanted) > 0:
         return int(wanted)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 

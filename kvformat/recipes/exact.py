@@ -304,9 +304,9 @@ def _level(level: Level, elements: Any, around: Any, given: float | None) -> tup
         for names in around[region].reshape(-1):
             names.update(values if share.within_row else {})
             names[level.name] = value
-    return kept[:, :, 0] if share.within_row and not share.dims else kept.reshape(
-        -1
-    ) if share.shares_tokens else kept, value
+    if not share.within_row:
+        return kept.reshape(-1), value
+    return kept if share.dims else kept[:, :, 0], value
 
 
 def dequantize(code: int, scales: Mapping[str, Number], recipe: Recipe) -> Number:

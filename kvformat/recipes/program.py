@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 from textwrap import dedent
 from typing import Literal
 
@@ -51,7 +53,7 @@ class Program:
         """
         if precision not in PRECISIONS:
             raise unknown_name("precision", precision, PRECISIONS)
-        operations: list[Operation] = []
+        operations = _Operations(text)
         for line in filter(None, (line.strip() for line in text.splitlines())):
             _parse_line(line, operations)
         return cls(tuple(operations), precision, dedent(text).strip())
@@ -108,7 +110,20 @@ def is_constant(operand: str) -> bool:
     return True
 
 
-def _parse_line(line: str, operations: list[Operation]) -> None:
+class _Operations(list[Operation]):
+    """The operations of a text while it is parsed, and the names for inner results that the text does not use."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._taken = set(re.findall(r"\bt[0-9]+\b", text))
+
+    def temporary(self) -> str:
+        name = next(name for name in map("t{}".format, count(len(self))) if name not in self._taken)
+        self._taken.add(name)
+        return name
+
+
+def _parse_line(line: str, operations: _Operations) -> None:
     try:
         (statement,) = ast.parse(line).body
     except (SyntaxError, ValueError):
@@ -122,24 +137,25 @@ def _parse_line(line: str, operations: list[Operation]) -> None:
             raise InputError(f"recipe line {line!r} is not of the form 'name = word(operand, ...)'")
 
 
-def _parse_call(call: ast.Call, target: str | None, line: str, operations: list[Operation]) -> str:
+def _parse_call(call: ast.Call, target: str | None, line: str, operations: _Operations) -> str:
     name = call.func.id if isinstance(call.func, ast.Name) else ast.unparse(call.func)
-    if name not in WORDS or call.keywords:
+    if name not in WORDS:
         raise unknown_name(f"word in recipe line {line!r}:", name, WORDS)
+    if call.keywords:
+        raise InputError(f"recipe line {line!r}: {name} takes its arguments in order, none of them by name")
     word = WORDS[name]
-    count = len(word.operands)
-    least, most = count + word.required, count + len(word.attributes)
+    operand_count = len(word.operands)
+    least, most = operand_count + word.required, operand_count + len(word.attributes)
     if not least <= len(call.args) <= most:
         raise InputError(f"recipe line {line!r}: {name} takes {least}{f'..{most}' if most > least else ''} arguments")
-    operands = tuple(_parse_operand(arg, line, operations) for arg in call.args[:count])
-    attributes = tuple(_parse_attribute(arg, word, i, line) for i, arg in enumerate(call.args[count:]))
-    # the number of operations before it makes the name of an inner result unique
-    target = target or f"t{len(operations)}"
+    operands = tuple(_parse_operand(arg, line, operations) for arg in call.args[:operand_count])
+    attributes = tuple(_parse_attribute(arg, word, i, line) for i, arg in enumerate(call.args[operand_count:]))
+    target = target or operations.temporary()
     operations.append(Operation(target, name, operands, attributes))
     return target
 
 
-def _parse_operand(arg: ast.expr, line: str, operations: list[Operation]) -> str:
+def _parse_operand(arg: ast.expr, line: str, operations: _Operations) -> str:
     match arg:
         case ast.Name(id=name):
             return name
@@ -152,7 +168,7 @@ def _parse_operand(arg: ast.expr, line: str, operations: list[Operation]) -> str
             return _parse_call(arg, None, line, operations)
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _COMPARISONS:
             sides = tuple(_parse_operand(side, line, operations) for side in (left, right))
-            temporary = f"t{len(operations)}"
+            temporary = operations.temporary()
             operations.append(Operation(temporary, _COMPARISONS[type(op)], sides))
             return temporary
     raise InputError(f"recipe line {line!r}: {ast.unparse(arg)!r} is no name, number, call or comparison")
@@ -214,14 +230,18 @@ class Recipe:
         for level in self.levels:
             where = f"recipe {self.name}, scale {level.name}"
             _check_store(level, where)
-            inside = level.program.check({**kinds, "x": "number"}, level.name, "number", where)
+            inside = level.program.check({**kinds, "x": "group"}, level.name, "number", where)
             # what an inner level computed on its way (the scale before it is stored, say) is there for the code too
             kinds.update(inside if level.granularity.within_row else {level.name: "number"})
         if sum(level.granularity.within_row for level in self.levels) > 1:
             raise InputError(f"recipe {self.name}: only one level of scales can lie within a row")
         if self.element is not None:
             self.code.check({**kinds, "x": "number"}, "c", "code", f"recipe {self.name}, code")
-            self.value.check({**kinds, "c": "number"}, "v", "number", f"recipe {self.name}, value")
+            last = next(op for op in reversed(self.code.operations) if op.target == "c")
+            if last.attributes[0] != self.element:
+                raise InputError(f"recipe {self.name}, code: {last}: the codes are {self.element}")
+            stored: dict[str, Kind] = {level.name: "number" for level in self.levels}
+            self.value.check({**stored, "c": "number"}, "v", "number", f"recipe {self.name}, value")
 
     def for_input(self, dtype: str) -> Recipe:
         """The recipe for an input of that dtype, its dtype-dependent words made definite."""

@@ -196,12 +196,16 @@ def dequantize(quantized: Quantized, dtype: DTypeLike = np.float32) -> NDArray[A
         return _rounded(codes, out_dtype)
     tokens, heads, dims = codes.shape
     rows = np.ascontiguousarray(codes).view(np.uint8).reshape(-1, dims)
-    outer = np.full((len(rows), len(how.outer)), quantized.global_scale, np.float32)
+    outer: NDArray[np.float32] = np.full((tokens, heads, len(how.outer)), quantized.global_scale, np.float32)
     scales = np.ones((len(rows), 1), np.float32)
     if how.inner is None:
-        outer[:, -1] = quantized.scales[0]
+        shared = how.outer[-1].granularity
+        grid = (1 if shared.shares_tokens else tokens, 1 if shared.shares_heads else heads)
+        outer[..., -1] = _decoded(how.outer[-1], quantized.scales).reshape(grid)
     else:
-        scales = np.ascontiguousarray(_decoded(how.inner, quantized.scales)).reshape(len(rows), -1)
+        columns = how.inner.granularity.columns(dims)
+        scales = np.ascontiguousarray(_decoded(how.inner, quantized.scales)).reshape(len(rows), columns)
+    outer = outer.reshape(len(rows), len(how.outer))
     inner = (how.inner.name,) if how.inner else ()
     plan = static(engine.ValuePlan(tuple(level.name for level in how.outer), inner, how.value))
     assert how.element is not None

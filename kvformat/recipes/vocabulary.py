@@ -9,7 +9,8 @@ from typing import Literal
 
 from kvformat.elements.formats import ELEMENTS
 
-Kind = Literal["number", "flag", "code"]
+#: `group`: all elements that share a scale, which only a reduction reads
+Kind = Literal["number", "flag", "code", "group"]
 
 #: precisions an operation can have. `float32`, `float64`: IEEE binary32 or binary64, round to nearest even after the
 #: operation, subnormals kept. `real`: no rounding; `kvformat.recipes.compose` says why float64 evaluates it exactly.
@@ -38,12 +39,13 @@ _POLICIES = ("saturate", "ieee", "nearest_even", "up", "down")
 
 _N: Kind = "number"
 _F: Kind = "flag"
+_G: Kind = "group"
 
 _WORDS = (
-    Word("amax_finite", (_N,), _N, "the largest |x| over the finite elements, 0 if there are none", reduces=True),
-    Word("amax_number", (_N,), _N, "the largest |x|, Inf included; NaN is passed over, 0 if all are", reduces=True),
-    Word("amax", (_N,), _N, "the largest |x|; NaN if any element is NaN", reduces=True),
-    Word("any_nan", (_N,), _F, "whether any element is NaN", reduces=True),
+    Word("amax_finite", (_G,), _N, "the largest |x| over the finite elements, 0 if there are none", reduces=True),
+    Word("amax_number", (_G,), _N, "the largest |x|, Inf included; NaN is passed over, 0 if all are", reduces=True),
+    Word("amax", (_G,), _N, "the largest |x|; NaN if any element is NaN", reduces=True),
+    Word("any_nan", (_G,), _F, "whether any element is NaN", reduces=True),
     Word("add", (_N, _N), _N, "a + b"),
     Word("sub", (_N, _N), _N, "a - b"),
     Word("mul", (_N, _N), _N, "a * b"),

@@ -54,8 +54,8 @@ class Summary:
 
     @property
     def status(self) -> int:
-        """0 if every row holds, else 1."""
-        return int(not self.ok)
+        """0 if every row holds, 1 if one does not, 2 if there is none: then nothing was judged."""
+        return int(not self.ok) if self.rows else 2
 
     @property
     def compared(self) -> int:

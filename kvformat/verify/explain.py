@@ -15,7 +15,7 @@ from kvformat.elements import exact
 from kvformat.elements.exact import Number, number
 from kvformat.elements.formats import ElementFormat, element
 from kvformat.recipes.exact import dequantize, evaluate
-from kvformat.recipes.program import Operation, Program, Recipe, is_constant
+from kvformat.recipes.program import Level, Operation, Program, Recipe, is_constant
 from kvformat.recipes.quantizer import Quantized
 from kvformat.recipes.vocabulary import WORDS
 
@@ -38,7 +38,7 @@ def explain_code(row: NDArray[Any], expected: Quantized, found: Quantized, head:
     stored = _scales(found, row.size, head, dim)
     return {
         "input": bits_of(x),
-        "scale": {name: bits_of(np.float32(float(value))) for name, value in scales.items()},
+        "scale": _stored_scales(expected, scales, head, dim),
         "quotient": _quotient(how, scales, x, fmt),
         "expected": _code(codes["expected"], scales, how, fmt),
         "found": _code(codes["found"], stored, how, fmt),
@@ -53,10 +53,14 @@ def explain_scale(row: NDArray[Any], expected: Quantized, found: Quantized, head
     group = row[column * width : (column + 1) * width].astype(np.float32)
     finite = np.where(np.isfinite(group), np.abs(group), np.float32(-1))
     top = int(np.argmax(finite))
+    outer = {level.name: _outer_value(expected) for level in expected.recipe.outer}
+    numbers = [number(float(each)) for each in group]
+    real, computed = (evaluate(inner.program, outer, numbers, rounding=rounds)[inner.name] for rounds in (False, True))
     return {
         "shared_by": [column * width, (column + 1) * width],
         "amax": None if finite[top] < 0 else {**bits_of(row[column * width + top]), "dim": column * width + top},
         "not_finite": int(np.count_nonzero(~np.isfinite(group))),
+        "quotient": _before_rounding(real, computed, None if inner.store == "float32" else _store_format(inner)),
         "expected": _scale(expected, head, column),
         "found": _scale(found, head, column),
     }
@@ -81,8 +85,7 @@ def _scales(quantized: Quantized, dims: int, head: int, dim: int) -> dict[str, N
     how = quantized.recipe
     scales = {}
     for level in how.outer:
-        shared = quantized.global_scale if how.inner else quantized.scales[0]
-        scales[level.name] = number(float(shared))
+        scales[level.name] = _outer_value(quantized)
     if how.inner is not None:
         columns = how.inner.granularity.columns(dims)
         stored = quantized.scales.reshape(1, -1, columns)[0, head, dim // (dims // columns)]
@@ -91,9 +94,27 @@ def _scales(quantized: Quantized, dims: int, head: int, dim: int) -> dict[str, N
     return scales
 
 
+def _outer_value(quantized: Quantized) -> Number:
+    return number(float(quantized.global_scale if quantized.recipe.inner else quantized.scales[0]))
+
+
+def _stored_scales(quantized: Quantized, scales: Mapping[str, Number], head: int, dim: int) -> dict[str, Any]:
+    """The scales that cover one element as they are stored, by name: their bits, or their code."""
+    stored: dict[str, Any] = {name: bits_of(np.float32(float(value))) for name, value in scales.items()}
+    inner = quantized.recipe.inner
+    if inner is not None:
+        width = quantized.codes.shape[2] // inner.granularity.columns(quantized.codes.shape[2])
+        stored[inner.name] = _scale(quantized, head, dim // width)
+    return stored
+
+
+def _store_format(level: Level) -> ElementFormat:
+    return element(level.storing.attributes[0])
+
+
 def _stored_value(how: Recipe, code: int) -> Number:
     assert how.inner is not None
-    return exact.decode(code, how.inner.storing.attributes[0])
+    return exact.decode(code, _store_format(how.inner))
 
 
 def _scale(quantized: Quantized, head: int, column: int) -> dict[str, Any]:
@@ -121,15 +142,18 @@ def _quotient(how: Recipe, scales: Mapping[str, Number], x: Any, fmt: ElementFor
     target = until.operations[last].target
     inputs = {**scales, "x": number(float(x))}
     real, computed = (evaluate(until, inputs, rounding=rounding)[target] for rounding in (False, True))
-    assert isinstance(real, Number)
-    assert isinstance(computed, Number)
-    tie = _tie(computed, fmt)
+    return {"operation": str(until.operations[last]), **_before_rounding(real, computed, fmt)}
+
+
+def _before_rounding(real: Any, computed: Any, fmt: ElementFormat | None) -> dict[str, Any]:
+    """A number that is rounded to `fmt` (None: to float32) next: exactly, and as float32 arithmetic gives it."""
     return {
-        "operation": str(until.operations[last]),
         "exact": _exact_text(real),
         "computed": _text(float(computed)),
-        "tie_between": tie,
-        "exact_is_tie": _tie(real, fmt) is not None,
+        "tie_between": fmt and _tie(computed, fmt),
+        "exact_is_tie": fmt is not None and _tie(real, fmt) is not None,
+        #: float32 arithmetic went over a border: the exact number has another code
+        "codes_differ": fmt is not None and exact.encode(real, fmt) != exact.encode(computed, fmt),
     }
 
 

@@ -183,10 +183,10 @@ def _explanation(first: Mapping[str, Any]) -> list[str]:
 
 def _code_rows(first: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [("input", _bits(first["input"]))]
-    rows += [(f"scale {name}", _bits(scale)) for name, scale in first.get("scale", {}).items()]
+    rows += [(f"scale {name}", _code(scale)) for name, scale in first.get("scale", {}).items()]
     quotient = first.get("quotient")
     if quotient is not None:
-        rows.append(("quotient", f"{quotient['exact']}{_tie(quotient)}"))
+        rows.append(("quotient", f"{quotient['exact']}{_rounding(quotient)}"))
     rows += [(name, _code(first[name])) for name in ("expected", "found")]
     return rows
 
@@ -196,13 +196,14 @@ def _scale_rows(first: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [("amax", "no finite element" if amax is None else f"{_bits(amax)} at dim {amax['dim']}")]
     if first["not_finite"]:
         rows.append(("not finite", f"{first['not_finite']} of the elements that share it"))
+    rows.append(("exact scale", f"{first['quotient']['exact']}{_rounding(first['quotient'])}"))
     return rows + [(name, _code(first[name])) for name in ("expected", "found")]
 
 
-def _tie(quotient: Mapping[str, Any]) -> str:
+def _rounding(quotient: Mapping[str, Any]) -> str:
     tie = quotient["tie_between"]
     if tie is None:
-        return ""
+        return f"; float32 makes it {quotient['computed']}, across a border" if quotient["codes_differ"] else ""
     if quotient["exact_is_tie"]:
         return f", a tie between {tie[0]} and {tie[1]}"
     return f"; float32 rounds it to {quotient['computed']}, a tie between {tie[0]} and {tie[1]}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -175,10 +176,12 @@ class _Memory:
             if {name: kept.pop(name) for name in ("key",)} != {"key": self.key}:
                 return fresh
             found = Sweep(**kept)
+            counts = found.judged, found.mismatches
+            whole = (found.format, found.policies) == (fresh.format, fresh.policies) and found.judged % _NOTE == 0
+            whole &= all(type(count) is int for count in counts) and (found.first is None) == (found.mismatches == 0)
+            return found if whole and 0 < found.judged < fresh.policies * _PATTERNS else fresh
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return fresh
-        whole = found.format == fresh.format and found.policies == fresh.policies and found.judged % _NOTE == 0
-        return found if whole and 0 < found.judged < fresh.policies * _PATTERNS else fresh
 
     def keep(self, result: Sweep) -> None:
         """Remember; the file is replaced whole. A folder that cannot be written costs the memory, not the sweep."""
@@ -191,10 +194,14 @@ class _Memory:
             return
 
     def forget(self) -> None:
-        """Remove the file: the sweep is done."""
-        self.path.unlink(missing_ok=True)
+        """Remove the file: the sweep is done. A folder that cannot be written holds none, or a stale one stays."""
+        with suppress(OSError):
+            self.path.unlink(missing_ok=True)
 
 
 def _default_state(fmt: ElementFormat) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # nobody's home, as in a container with a made-up user: nothing is remembered
+        cache = Path(os.devnull)
     return cache / "kvformat" / f"sweep-{fmt.name}.json"

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
+from itertools import pairwise
 
-from spec_pages.numbers import TWO, coded, fields, hex_text, next_float32, power, short, value_of
-from spec_pages.statements_elements import PURPOSES, TRAPS
-from spec_pages.text import block, bullets, grid, page, table, wrap
+import numpy as np
 
+import kvformat
 from kvformat.cli.numerals import hex_float
 from kvformat.cli.table import csv_lines
 from kvformat.elements import exact
 from kvformat.elements.exact import NAN, Number, infinity, number
 from kvformat.elements.formats import ELEMENTS, ElementFormat
+from spec_pages.numbers import TWO, coded, fields, hex_text, next_float32, power, short, value_of
+from spec_pages.statements_elements import PURPOSES, TRAPS
+from spec_pages.text import block, bullets, grid, page, table, wrap
 
 _POLICIES = ("saturate", "ieee")
 
@@ -25,6 +28,14 @@ def files() -> dict[str, str]:
         found[f"elements/{fmt.name}.md"] = _page(fmt)
         found[f"elements/{fmt.name}.csv"] = "\n".join(csv_lines(fmt)) + "\n"
     return found
+
+
+def encoded(x: Number, fmt: ElementFormat, overflow: str = "saturate", rounding: str = "nearest_even") -> int:
+    """The code of x by the exact twin. Raises AssertionError if the fast codec gives another one."""
+    code = exact.encode(x, fmt, overflow=overflow, rounding=rounding)
+    fast = kvformat.encode(np.float64(float(x)), fmt.name, overflow=overflow, rounding=rounding)
+    assert int(fast) & (fmt.codes - 1) == code, (x, fmt.name, overflow, rounding)
+    return code
 
 
 def _page(fmt: ElementFormat) -> str:
@@ -65,7 +76,7 @@ def _limits(fmt: ElementFormat) -> str:
     rows = [("largest", fmt.max_code)]
     if fmt.kind == "float":
         rows += [("smallest normal", 1 << fmt.mantissa_bits), ("smallest positive (subnormal)", smallest)]
-        rows += [("one", exact.encode(Fraction(1), fmt)), ("zero", 0)]
+        rows += [("one", encoded(number(1), fmt)), ("zero", 0)]
         rows += [("negative zero", fmt.sign_bit)] if fmt.has_negative_zero else []
     elif fmt.kind == "exponent":
         rows += [("one", fmt.bias), ("smallest", smallest)]
@@ -98,7 +109,7 @@ def _borders(fmt: ElementFormat) -> str:
         return _exponent_borders(fmt)
     rows = []
     for what, x in _border_inputs(fmt):
-        codes = [exact.encode(x, fmt, overflow=overflow) for overflow in _POLICIES]
+        codes = [encoded(x, fmt, overflow) for overflow in _POLICIES]
         results = [f"{coded(code, fmt)} = {value_of(code, fmt)}" for code in codes]
         rows.append((what, short(x), f"`{hex_text(x)}`", *results))
     return table(("input", "value", "hex float", "`saturate`", "`ieee`"), rows, right=("value",))
@@ -148,7 +159,7 @@ def _exponent_borders(fmt: ElementFormat) -> str:
     for what, x in inputs:
         results = []
         for rounding in ("up", "down", "nearest_even"):
-            codes = [exact.encode(x, fmt, overflow=overflow, rounding=rounding) for overflow in _POLICIES]
+            codes = [encoded(x, fmt, overflow, rounding) for overflow in _POLICIES]
             shown = " / ".join(coded(code, fmt) for code in dict.fromkeys(codes))
             results.append(f"{shown} = {' / '.join(value_of(code, fmt) for code in dict.fromkeys(codes))}")
         rows.append((what, short(x), f"`{hex_text(x)}`", *results))
@@ -197,15 +208,16 @@ def _sixteen(fmt: ElementFormat) -> str:
     values = table(("code", "bits", "value", "hex float"), rows, right=("value",))
     if fmt.kind == "integer":
         return values
-    return f"{values}\n\n### Midpoints\n\nWhere a number lies halfway between two values, the even code wins.\n\n{_ties(fmt)}"
+    intro = "Where a number lies halfway between two values, the even code wins."
+    return f"{values}\n\n### Midpoints\n\n{intro}\n\n{_ties(fmt)}"
 
 
 def _ties(fmt: ElementFormat) -> str:
     steps = exact.magnitudes(fmt)[: fmt.max_code + 1]
     rows: list[Sequence[str]] = []
-    for lower, (a, b) in enumerate(zip(steps, steps[1:], strict=False)):
+    for lower, (a, b) in enumerate(pairwise(steps)):
         middle = number((a + b) / 2)
-        winner = exact.encode(middle, fmt)
+        winner = encoded(middle, fmt)
         rows.append((short(middle), f"{coded(lower, fmt)} = {value_of(lower, fmt)}",
                      f"{coded(lower + 1, fmt)} = {value_of(lower + 1, fmt)}",
                      f"{coded(winner, fmt)} = {value_of(winner, fmt)}"))  # fmt: skip
@@ -216,14 +228,18 @@ def _steps(fmt: ElementFormat) -> str:
     """Between which values the codes are how far apart: one row for each exponent field."""
     rows = []
     for exponent in range(1 << fmt.exponent_bits):
-        codes = [c for c in range(exponent << fmt.mantissa_bits, exponent + 1 << fmt.mantissa_bits) if c <= fmt.max_code]
+        codes = [
+            c for c in range(exponent << fmt.mantissa_bits, exponent + 1 << fmt.mantissa_bits) if c <= fmt.max_code
+        ]
         if not codes:
             continue
         first, last = (short(exact.decode(code, fmt)) for code in (codes[0], codes[-1]))
         step = power(max(exponent, 1) - fmt.bias - fmt.mantissa_bits)
         rows.append((f"{coded(codes[0], fmt)} .. {coded(codes[-1], fmt)}", str(exponent), first, last, step))
     header = ("codes", "e", "from", "to", "apart")
-    return "Zero and the positive values, by exponent field.\n\n" + table(header, rows, right=("e", "from", "to", "apart"))
+    return "Zero and the positive values, by exponent field.\n\n" + table(
+        header, rows, right=("e", "from", "to", "apart")
+    )
 
 
 def summary() -> str:
@@ -250,9 +266,9 @@ def policies() -> str:
     for fmt in ELEMENTS.values():
         rounding = fmt.roundings[0]
         minus_zero = Number(negative=True, magnitude=Fraction(0))
-        nan = exact.encode(NAN, fmt, rounding=rounding)
+        nan = encoded(NAN, fmt, rounding=rounding)
         cells = [_both_signs(fmt, overflow, rounding) for overflow in _POLICIES]
-        zero = exact.encode(minus_zero, fmt, rounding=rounding)
+        zero = encoded(minus_zero, fmt, rounding=rounding)
         rows.append((f"`{fmt.name}`", *cells, _ieee_from(fmt), f"{coded(nan, fmt)} = {value_of(nan, fmt)}",
                      f"{coded(zero, fmt)} = {value_of(zero, fmt)}"))  # fmt: skip
     header = ("format", "±Inf, `saturate`", "±Inf, `ieee`", "`ieee` overflows", "NaN", "-0")
@@ -260,7 +276,7 @@ def policies() -> str:
 
 
 def _both_signs(fmt: ElementFormat, overflow: str, rounding: str) -> str:
-    codes = [exact.encode(infinity(negative), fmt, overflow=overflow, rounding=rounding) for negative in (False, True)]
+    codes = [encoded(infinity(negative), fmt, overflow, rounding) for negative in (False, True)]
     return ", ".join(coded(code, fmt) for code in dict.fromkeys(codes))
 
 
@@ -272,5 +288,5 @@ def _ieee_from(fmt: ElementFormat) -> str:
     if fmt.kind == "exponent":
         return f"where rounding passes {power(127)}"
     middle = (largest + beyond) / 2
-    reached = exact.encode(middle, fmt, overflow="ieee") != fmt.max_code
+    reached = encoded(number(middle), fmt, "ieee") != fmt.max_code
     return f"{'from' if reached else 'above'} {hex_float(float(middle)) if middle.denominator > 1 else middle}"

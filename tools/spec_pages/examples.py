@@ -6,21 +6,23 @@ A page is written only if both agree bit for bit in codes, scales and values.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from spec_pages.numbers import coded, float32_bits, hex_text, short
-from spec_pages.text import table
 
 import kvformat
 from kvformat.elements import exact
 from kvformat.elements.exact import Number, number
 from kvformat.elements.formats import element
 from kvformat.recipes import exact as twin
-from kvformat.recipes.program import Recipe
+from kvformat.recipes.program import Program, Recipe
+from spec_pages.numbers import coded, float32_bits, hex_text, short
+from spec_pages.text import table
 
 NAN, INF = math.nan, math.inf
 
@@ -45,71 +47,102 @@ _ZERO = Example("A row of zeros", "A scale of 0 would divide 0 by 0; it is 1 ins
 
 _FP8_TIES = (448.0, 1.0625, -1.1875, 2.0**-10)
 _FP8_TIE_TEXT = (
-    "The scale is 1. 1.0625 lies halfway between 1 (`0x38`) and 1.125 (`0x39`), -1.1875 halfway between -1.125 (`0xB9`) "
-    "and -1.25 (`0xBA`), 2^-10 halfway between 0 and the smallest subnormal."
+    "The scale is 1. 1.0625 lies halfway between 1 (`0x38`) and 1.125 (`0x39`), -1.1875 halfway between -1.125 "
+    "(`0xB9`) and -1.25 (`0xBA`), 2^-10 halfway between 0 and the smallest subnormal."
 )
 _SMALL_TEXT = "amax / {} is below 2^-150, half of the smallest float32: the quotient rounds to 0, and the scale is 1."
 
 EXAMPLES: dict[str, tuple[Example, ...]] = {
     "fp8_per_tensor": (
-        Example(_ORDINARY.title, "Two rows share the scale of the tensor.", ((0.3, -1.7, 2.5, 0.01), (28.0, 0.0, -3.5, 1.0))),
+        Example(
+            _ORDINARY.title, "Two rows share the scale of the tensor.", ((0.3, -1.7, 2.5, 0.01), (28.0, 0.0, -3.5, 1.0))
+        ),
         Example("Ties", _FP8_TIE_TEXT, (_FP8_TIES,)),
         Example("Zeros only", _ZERO.text, _ZERO.rows),
-        Example("NaN and Inf", "Neither takes part in amax, which is 2 here.", ((1.0, NAN, -2.0, 0.5), (INF, -INF, 0.25, 0.0))),
         Example(
-            "A scale that underflows", _SMALL_TEXT.format(448), ((2.0**-142, -(2.0**-149), 0.0, 2.0**-145),)
+            "NaN and Inf",
+            "Neither takes part in amax, which is 2 here.",
+            ((1.0, NAN, -2.0, 0.5), (INF, -INF, 0.25, 0.0)),
         ),
-        Example("A given scale", "The scale is given as 0.5: what lies beyond 448 * 0.5 = 224 saturates.",
-                ((224.0, 225.0, -1000.0, 0.3),), 0.5),
+        Example("A scale that underflows", _SMALL_TEXT.format(448), ((2.0**-142, -(2.0**-149), 0.0, 2.0**-145),)),
+        Example(
+            "A given scale",
+            "The scale is given as 0.5: what lies beyond 448 * 0.5 = 224 saturates.",
+            ((224.0, 225.0, -1000.0, 0.3),),
+            0.5,
+        ),
     ),
     "fp8_per_token_head": (
         _ORDINARY,
         Example("Ties", _FP8_TIE_TEXT, (_FP8_TIES,)),
         _ZERO,
-        Example("NaN and Inf", "Neither takes part in amax, which is 2 here.", ((1.0, NAN, -2.0, 0.5), (INF, -INF, 2.0, 0.0))),
         Example(
-            "A scale that underflows", _SMALL_TEXT.format(448), ((2.0**-142, -(2.0**-149), 0.0, 2.0**-145),)
+            "NaN and Inf",
+            "Neither takes part in amax, which is 2 here.",
+            ((1.0, NAN, -2.0, 0.5), (INF, -INF, 2.0, 0.0)),
         ),
+        Example("A scale that underflows", _SMALL_TEXT.format(448), ((2.0**-142, -(2.0**-149), 0.0, 2.0**-145),)),
     ),
     "int8_per_token_head": (
         _ORDINARY,
         Example("Ties", "The scale is 1. Halves go to the even integer.", ((127.0, 0.5, 1.5, -2.5),)),
         _ZERO,
-        Example("NaN", "The scale of the row is NaN; its numbers are lost, the row after it is not.",
-                ((1.0, NAN, -2.0, 0.5), (1.0, 0.0, -2.0, 0.5))),
+        Example(
+            "NaN",
+            "The scale of the row is NaN; its numbers are lost, the row after it is not.",
+            ((1.0, NAN, -2.0, 0.5), (1.0, 0.0, -2.0, 0.5)),
+        ),
         Example("Inf", "Inf does not take part in amax, which is 2 here.", ((INF, -INF, 2.0, 0.5),)),
         Example("A scale that underflows", _SMALL_TEXT.format(127), ((2.0**-144, -(2.0**-149), 0.0, 2.0**-145),)),
     ),
     "nvfp4": (
-        Example("Ordinary numbers", "g is computed from the tensor, here one block.",
-                ((0.3, -1.7, 2.5, 0.01, 1.0, -0.5, 0.75, -2.0, 0.1, 0.2, -0.3, 0.4, -0.6, 0.8, 1.2, -1.6),)),
-        Example("Ties", "g is given as 1 and amax is 6, so bs and d are 1: every midpoint of e2m1fn, with either sign.",
-                ((6.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, -0.25, -0.75, -1.25, -1.75, -2.5, -3.5, -5.0, -6.0),), 1.0),
-        Example("Zeros only", "g would be 0 and is 1 instead. bs stays 0; the codes keep the signs.", (padded(0.0, -0.0),)),
-        Example("NaN", "The block that holds the NaN is NaN; the block after it is untouched.",
-                (padded(1.0, NAN, -2.0) + padded(1.0, 0.5, -2.0),)),
-        Example("Inf", "Inf does not take part in amax, which is 3 in the first block. In the second block it is the only element "
-                "that is not 0: bs is 0 there, and Inf becomes a zero with its sign.",
-                (padded(INF, -INF, 3.0, 1.0) + padded(INF, -INF),)),
-        Example("A block scale that underflows", "g is 1. In the second block amax / 6 is below 2^-10, half of the smallest "
-                "e4m3fn value: bs is 0, and with it the block.",
-                (padded(2688.0, 448.0) + padded(2.0**-8, -(2.0**-9)),)),
+        Example(
+            "Ordinary numbers",
+            "g is computed from the tensor, here one block.",
+            ((0.3, -1.7, 2.5, 0.01, 1.0, -0.5, 0.75, -2.0, 0.1, 0.2, -0.3, 0.4, -0.6, 0.8, 1.2, -1.6),),
+        ),
+        Example(
+            "Ties",
+            "g is given as 1 and amax is 6, so bs and d are 1: every midpoint of e2m1fn, with either sign.",
+            ((6.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, -0.25, -0.75, -1.25, -1.75, -2.5, -3.5, -5.0, -6.0),),
+            1.0,
+        ),
+        Example(
+            "Zeros only", "g would be 0 and is 1 instead. bs stays 0; the codes keep the signs.", (padded(0.0, -0.0),)
+        ),
+        Example(
+            "NaN",
+            "The block that holds the NaN is NaN; the block after it is untouched.",
+            (padded(1.0, NAN, -2.0) + padded(1.0, 0.5, -2.0),),
+        ),
+        Example(
+            "Inf",
+            "Inf does not take part in amax, which is 3 in the first block. In the second block it is "
+            "the only element that is not 0: bs is 0 there, and Inf becomes a zero with its sign.",
+            (padded(INF, -INF, 3.0, 1.0) + padded(INF, -INF),),
+        ),
+        Example(
+            "A block scale that underflows",
+            "g is 1. In the second block amax / 6 is below 2^-10, half of the "
+            "smallest e4m3fn value: bs is 0, and with it the block.",
+            (padded(2688.0, 448.0) + padded(2.0**-8, -(2.0**-9)),),
+        ),
     ),
-}  # fmt: skip
+}
 
 #: inputs at which binary32 and exact arithmetic part
 APART: dict[str, Example] = {
     "fp8_per_tensor": Example("", "", ((3.8125, -3.09375, 2.25, 2.15625),), 1 / 3),
     "fp8_per_token_head": Example("", "", ((-2.75, 0.515625, -1.40625, -0.125),)),
     "int8_per_token_head": Example("", "", ((2.96875, -5.9375, -2.09375, -1.59375),)),
-    "nvfp4": Example("", "", ((-1.875, -0.703125, -0.234375, -2.234375, 2.0, 2.609375, 0.640625, -2.265625,
-                               2.71875, -1.28125, -3.8125, -1.03125, -3.875, 0.90625, -3.1875, 0.765625),), 1 / 3),
+    "nvfp4": Example("", "", ((-3.0, -7.0, 4.375, 5.25, -0.625, -5.375, -5.75, -2.0,
+                               4.125, -3.0, -7.5, 3.125, 4.0, -5.125, 1.0, -1.625),)),
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a recipe makes of an example: codes (unsigned patterns), scales as stored, values, per element its scales."""
+    """What a recipe makes of an example: codes (unsigned patterns), stored scales, and per element value and scale."""
 
     codes: NDArray[np.uint8]
     scales: NDArray[Any]
@@ -123,7 +156,8 @@ def run(recipe: Recipe, example: Example) -> Result:
     x = np.array(example.rows, np.float32)[:, None, :]
     codes, scales, shared = twin.quantize(x, recipe, example.scale)
     engine = kvformat.quantize(x, recipe, scale=example.scale)
-    assert _same(engine.codes, codes) and _same(engine.scales, scales) and _same(engine.global_scale, shared)
+    for found, expected in ((engine.codes, codes), (engine.scales, scales), (engine.global_scale, shared)):
+        assert _same(found, expected)
     patterns = codes.view(np.uint8)
     values, multipliers = [], []
     for place in np.ndindex(*x.shape):
@@ -179,7 +213,13 @@ def tables(recipe: Recipe, example: Example) -> str:
         token, dim = divmod(index, width)
         x = number(float(np.float32(example.rows[token][dim])))
         code = int(result.codes.reshape(-1)[index])
-        cells = (f"`{hex_text(x)}`", _quotient(x, factor), coded(code, fmt), short(exact.decode(code, fmt)), short(value))
+        cells = (
+            f"`{hex_text(x)}`",
+            _quotient(x, factor),
+            coded(code, fmt),
+            short(exact.decode(code, fmt)),
+            short(value),
+        )
         rows.append(([str(token)] if several else [], dim, short(x), cells))
     quotient = "x / (bs * g)" if len(recipe.levels) > 1 else "x / s"
     header = [*(["token"] if several else []), "dim", "x", "x in hex", quotient, "code", "code value", "decoded"]
@@ -187,7 +227,7 @@ def tables(recipe: Recipe, example: Example) -> str:
     return f"{_scales(recipe, result, example)}\n\n{table(header, _merged(rows), right=right)}"
 
 
-def _merged(rows: list[tuple[list[str], int, str, tuple[str, ...]]]) -> list[list[str]]:
+def _merged(rows: Sequence[tuple[list[str], int, str, tuple[str, ...]]]) -> list[list[str]]:
     """The rows, neighbors that differ in their dim alone joined into one."""
     merged: list[list[str]] = []
     first = 0
@@ -236,8 +276,24 @@ def _scale_line(name: str, scale: np.float32, example: Example) -> str:
     return f"- {name} = {short(x)}{text}, bits `{float32_bits(scale)}`{', given' if given else ''}"
 
 
+def quotients(recipe: Recipe, example: Example) -> list[Number]:
+    """What the first division of the recipe's code program gives, element by element of the first row."""
+    words = [operation.word for operation in recipe.code.operations]
+    head = Program(recipe.code.operations[: words.index("div") + 1], recipe.code.precision)
+    division = head.operations[-1].target
+    x = np.array(example.rows[:1], np.float32)[:, None, :]
+    _, scales, shared = twin.quantize(x, recipe, example.scale)
+    found = []
+    for place in np.ndindex(*x.shape):
+        names: dict[str, twin.Value] = {**_scale_values(recipe, scales, shared, place), "x": number(float(x[place]))}
+        quotient = twin.evaluate(head, names)[division]
+        assert isinstance(quotient, Number)
+        found.append(quotient)
+    return found
+
+
 def is_tie(x: Fraction, recipe: Recipe) -> bool:
     """Whether x is halfway between two values of the recipe's element format."""
     assert recipe.element is not None
     steps = exact.magnitudes(element(recipe.element))
-    return any(a + b == 2 * abs(x) for a, b in zip(steps, steps[1:], strict=False))
+    return any(a + b == 2 * abs(x) for a, b in pairwise(steps))

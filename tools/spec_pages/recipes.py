@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from textwrap import indent
 
 import ml_dtypes
 import numpy as np
-from spec_pages import examples
-from spec_pages.examples import APART, EXAMPLES, NAN_NUMBER, Example
-from spec_pages.numbers import coded, hex_text, short
-from spec_pages.statements_recipes import STATEMENTS
-from spec_pages.text import block, bullets, page, table, wrap
 
 import kvformat
 from kvformat.elements import exact
@@ -20,6 +16,11 @@ from kvformat.recipes import catalogue
 from kvformat.recipes.catalogue import golden
 from kvformat.recipes.program import Program, Recipe
 from kvformat.recipes.vocabulary import WORDS
+from spec_pages import examples
+from spec_pages.examples import APART, EXAMPLES, NAN_NUMBER
+from spec_pages.numbers import coded, hex_text, short
+from spec_pages.statements_recipes import STATEMENTS
+from spec_pages.text import block, bullets, page, table, wrap
 
 _PURPOSES = {
     "none": "K and V as they are.",
@@ -33,9 +34,11 @@ _SHARES = {
     "per_token_head": "one for each token and head",
     "per_block": "one for each 16 consecutive dims of a token and head",
 }
+_IN = {"float32": "in binary32", "real": "in real numbers"}
 _PRECISIONS = {
-    "float32": "Every operation is rounded to binary32, to nearest even. Nothing is fused and nothing is flushed to zero.",
-    "real": "Real numbers: nothing is rounded before it is stored.",
+    "float32": "In binary32: every operation is rounded to binary32, to nearest even. Nothing is fused, nothing is "
+    "flushed to zero.",
+    "real": "In real numbers: nothing is rounded before it is stored or encoded.",
 }
 
 
@@ -45,7 +48,7 @@ def files() -> dict[str, str]:
 
 
 def _page(recipe: Recipe) -> str:
-    family, mode = recipe.name.split("/")
+    mode = recipe.mode
     common = {
         "name": recipe.name,
         "purpose": wrap(f"{_PURPOSES[mode]} {_family(recipe)}"),
@@ -54,7 +57,6 @@ def _page(recipe: Recipe) -> str:
     }
     if recipe.element is None:
         return page("recipes/none.md", {**common, "examples": _stored()})
-    intro = "Computed in exact fractions; the engine gives the same bits. The quotient is the exact one, behind a ~ where 9 digits do not say it."
     chosen = [(example.title, example.text, examples.tables(recipe, example)) for example in EXAMPLES[mode]]
     shown = "\n\n".join(f"### {title}\n\n{wrap(text)}\n\n{tables}" for title, text, tables in chosen)
     return page(
@@ -62,9 +64,8 @@ def _page(recipe: Recipe) -> str:
         {
             **common,
             "program": _program(recipe),
-            "examples_intro": wrap(intro),
             "examples": f"{shown}\n\n{_apart(recipe)}",
-            "words": f"## Words\n\n{_words(recipe)}",
+            "words": _words(recipe),
         },
     )
 
@@ -104,16 +105,15 @@ def _element(recipe: Recipe) -> str:
 def _program(recipe: Recipe) -> str:
     parts = []
     for level in recipe.levels:
-        store = f"store {level.name} as {level.store}"
-        parts.append((f"Scale `{level.name}`", level.program, f"\n{store}"))
-    parts += [("Code", recipe.code, ""), ("Value", recipe.value, "")]
-    sections = [f"### {title}\n\n{_PRECISIONS[part.precision]}\n\n{block(part.text + end)}" for title, part, end in parts]
-    intro = (
-        "`x` is the input, widened to float32 exactly. Names of scales are the values as they are stored: the code is made "
-        "from the stored scale, never from the one before it was rounded. `c` in the last part is the value of the code. "
-        "A name that is assigned again means its latest value."
-    )
-    return f"## Program\n\n{wrap(intro)}\n\n" + "\n\n".join(sections)
+        end = f"\nstore {level.name} as {level.store}{', or as it is given' if level.may_be_given else ''}"
+        where = f"{level.granularity.name}, {_IN[level.program.precision]}"
+        parts.append((f"scale {level.name}", where, level.program.text + end))
+    parts += [(what, _IN[part.precision], part.text) for what, part in (("code", recipe.code), ("value", recipe.value))]
+    width = max(len(what) for what, _, _ in parts) + 3
+    sections = [f"{what.ljust(width)}{where}\n{indent(text, ' ' * width)}" for what, where, text in parts]
+    used = dict.fromkeys(program.precision for program in _programs(recipe))
+    rules = "\n".join(wrap(f"- {_PRECISIONS[name]}", indent="  ") for name in used)
+    return f"{rules}\n\n" + block("\n\n".join(sections))
 
 
 def _programs(recipe: Recipe) -> tuple[Program, ...]:
@@ -122,8 +122,7 @@ def _programs(recipe: Recipe) -> tuple[Program, ...]:
 
 def _words(recipe: Recipe) -> str:
     used = {operation.word for program in _programs(recipe) for operation in program.operations}
-    shown = {"eq": "`a == b`", "ne": "`a != b`", "lt": "`a < b`", "le": "`a <= b`"}
-    rows = [(shown.get(name, f"`{name}`"), word.meaning) for name, word in WORDS.items() if name in used]
+    rows = [(f"`{name}`", word.meaning) for name, word in WORDS.items() if name in used and name != "eq"]
     return table(("word", "meaning (operands a, b, c in order)"), rows)
 
 
@@ -131,33 +130,40 @@ def _words(recipe: Recipe) -> str:
 
 
 def _apart(recipe: Recipe) -> str:
-    """Where golden and exact give different codes for one input."""
+    """Where golden and exact give different codes for one input, under the same scales."""
     family, mode = recipe.name.split("/")
     example = APART[mode]
-    both = {name: examples.run(catalogue.recipe(f"{name}/{mode}"), example) for name in ("golden", "exact")}
-    one, other = both["golden"], both["exact"]
-    assert recipe.element is not None
+    golden_recipe, exact_recipe = (catalogue.recipe(f"{name}/{mode}") for name in ("golden", "exact"))
+    one, other = examples.run(golden_recipe, example), examples.run(exact_recipe, example)
     assert np.array_equal(one.scales, other.scales)
-    fmt = element(recipe.element)
+    fmt = element(recipe.element or "")
+    singles, quotients = (examples.quotients(each, example) for each in (golden_recipe, exact_recipe))
     rows = []
     for dim, (a, b) in enumerate(zip(one.codes.reshape(-1), other.codes.reshape(-1), strict=True)):
         if a != b:
-            x = number(float(np.float32(example.rows[0][dim])))
-            quotient = x.value / one.multipliers[dim].value
-            single = exact.round_binary(number(quotient), BINARIES["float32"])
-            assert examples.is_tie(single.value, recipe) or mode == "nvfp4" or fmt.kind == "integer"
-            rows.append((str(dim), short(x), hex_text(number(float(quotient))), hex_text(single), coded(int(a), fmt), coded(int(b), fmt)))
+            x, single, quotient = number(float(np.float32(example.rows[0][dim]))), singles[dim], quotients[dim]
+            assert examples.is_tie(single.value, recipe)
+            assert not examples.is_tie(quotient.value, recipe)
+            codes = (coded(int(code), fmt) for code in (a, b))
+            rows.append((str(dim), short(x), short(single), _beside(quotient, single), *codes))
     assert rows
     note = {
-        "golden": "binary32 rounds the quotient onto a midpoint; the exact quotient lies beside it.",
-        "exact": "The exact quotient lies beside a midpoint; binary32 rounds it onto the midpoint.",
+        "golden": "binary32 rounds the quotient onto a midpoint, and the tie goes to the even code. The exact "
+        "quotient lies beside it.",
+        "exact": "The exact quotient lies beside a midpoint. binary32 rounds it onto the midpoint, and the tie goes "
+        "to the even code.",
     }[family]
-    header = ("dim", "x", "quotient in float64", "in float32", "golden", "exact")
-    shown = [(dim, x, f"`{q}`", f"`{s}`", a, b) for dim, x, q, s, a, b in rows]
     given = f" The scale is given as {np.float32(example.scale)!s}." if example.scale is not None else ""
     row = ", ".join(short(number(x)) for x in example.rows[0])
-    intro = wrap(f"{note}{given} The row: {row}.")
-    return f"### Where golden and exact part\n\n{intro}\n\n{table(header, shown, right=('dim', 'x'))}"
+    header = ("dim", "x", "quotient in binary32", "exact quotient", "golden", "exact")
+    shown = table(header, rows, right=header[:4])
+    return f"### Where golden and exact part\n\n{wrap(f'{note}{given} The row: {row}.')}\n\n{shown}"
+
+
+def _beside(x: Number, near: Number) -> str:
+    """X as `near` plus or minus a small difference of two digits."""
+    difference = x.value - near.value
+    return f"{short(near)} {'+' if difference > 0 else '-'} ~{float(abs(difference)):.1e}"
 
 
 _STORED: tuple[tuple[str, Number], ...] = (

@@ -7,20 +7,21 @@ import struct
 from fractions import Fraction
 
 import numpy as np
-from spec_pages.text import Statement
 
 from kvformat.elements import exact
 from kvformat.elements.codec import decode
 from kvformat.elements.exact import Number
 from kvformat.elements.formats import element
 from kvformat.elements.packing import pack_nibbles, unpack_nibbles
+from spec_pages.text import Statement
 
 PURPOSES = {
     "e4m3fn": "The 8-bit float of FP8 K and V, and the format of NVFP4's block scales. It trades range for precision: "
     "no Inf, one NaN for each sign, and the exponent field of all ones holds numbers up to 448.",
     "e5m2": "The 8-bit float with the range of float16: the upper byte of a float16, with its Inf and its NaNs.",
     "e4m3fnuz": "The 8-bit float of AMD's CDNA3: as e4m3fn with the bias one higher, one NaN in all, and no -0.",
-    "e5m2fnuz": "The wide 8-bit float of AMD's CDNA3: as e5m2 with the bias one higher, no Inf, one NaN in all, and no -0.",
+    "e5m2fnuz": "The wide 8-bit float of AMD's CDNA3: as e5m2 with the bias one higher, no Inf, one NaN in all, and "
+    "no -0.",
     "e2m1fn": "The 4-bit float of NVFP4 and of the OCP MX formats: eight magnitudes, 0 to 6, and nothing else.",
     "e8m0fnu": "A scale that is a power of two: the exponent byte of a float32, without sign and mantissa. "
     "OCP MX blocks are scaled with it.",
@@ -71,7 +72,8 @@ _E4M3FN = (
         ),
     ),
     Statement(
-        "Not every pattern with an exponent field of all ones is special: `0x78` .. `0x7E` are 256 .. 448, `0x7F` alone is NaN.",
+        "Not every pattern with an exponent field of all ones is special: `0x78` .. `0x7E` are 256 .. 448, `0x7F` "
+        "alone is NaN.",
         lambda: (
             [float(value) for value in _values("e4m3fn", range(0x78, 0x7F))] == [256, 288, 320, 352, 384, 416, 448]
             and exact.decode(0x7F, "e4m3fn").nan
@@ -91,7 +93,8 @@ _E4M3FN = (
         lambda: exact.encode(math.nan, "e4m3fn") == 0x7F and exact.decode(0xFF, "e4m3fn").nan,
     ),
     Statement(
-        "Rounding a float64 to float32 first is a second rounding: 1.0625 + 2^-40 is `0x39` in one rounding and `0x38` in two.",
+        "Rounding a float64 to float32 first is a second rounding: 1.0625 + 2^-40 is `0x39` in one rounding and "
+        "`0x38` in two.",
         lambda: (
             exact.encode(1.0625 + 2**-40, "e4m3fn") == 0x39
             and exact.encode(float(np.float32(1.0625 + 2**-40)), "e4m3fn") == 0x38
@@ -101,18 +104,20 @@ _E4M3FN = (
 
 _E5M2 = (
     Statement(
-        "61440 is halfway between 57344 and the 65536 that does not exist. The largest value has an odd code (`0x7B`), so the "
-        'tie leaves the format: `overflow="ieee"` gives Inf from 61440 on, 61440 included. e4m3fn differs here: its own tie, '
-        "464, stays.",
+        "61440 is halfway between 57344 and the 65536 that does not exist. The largest value has an odd code "
+        '(`0x7B`), so the tie leaves the format: `overflow="ieee"` gives Inf from 61440 on, 61440 included. e4m3fn '
+        "differs here: its own tie, 464, stays.",
         lambda: _encodes("e5m2", {61440.0: 0x7C, 61439.0: 0x7B}, "ieee"),
     ),
     Statement(
-        'The default policy never gives Inf: an Inf input becomes 57344. The Inf codes arise under `overflow="ieee"` only.',
+        "The default policy never gives Inf: an Inf input becomes 57344. The Inf codes arise under "
+        '`overflow="ieee"` only.',
         lambda: _encodes("e5m2", {math.inf: 0x7B, -math.inf: 0xFB}) and _encodes("e5m2", {math.inf: 0x7C}, "ieee"),
     ),
     Statement(
-        "A code is the upper byte of the float16 of the same value, for all 256 codes. Cutting off the lower byte of a float16 "
-        "is rounding toward zero, though, not this format's `encode`: float16 1.1875 is `0x3CC0`, cut `0x3C` = 1, rounded `0x3D` = 1.25.",
+        "A code is the upper byte of the float16 of the same value, for all 256 codes. Cutting off the lower byte "
+        "of a float16 is rounding toward zero, though, not this format's `encode`: float16 1.1875 is `0x3CC0`, cut "
+        "`0x3C` = 1, rounded `0x3D` = 1.25.",
         lambda: (
             all(_same(_float16(code), float(exact.decode(code, "e5m2"))) for code in range(256))
             and struct.pack("<e", 1.1875) == b"\xc0\x3c"
@@ -128,11 +133,10 @@ _E5M2 = (
 
 _E4M3FNUZ = (
     Statement(
-        "A byte means half of what it means in [e4m3fn](e4m3fn.md). Reading one as the other halves or doubles every number: "
-        "a scale that is twice as large makes up for it, but `0x80`, `0x7F` and `0xFF` have to be looked at.",
-        lambda: _is_half_of(
-            "e4m3fnuz", "e4m3fn", [code for code in range(256) if code not in (0x7F, 0x80, 0xFF)]
-        ),
+        "A byte means half of what it means in [e4m3fn](e4m3fn.md). Reading one as the other halves or doubles "
+        "every number: a scale that is twice as large makes up for it, but `0x80`, `0x7F` and `0xFF` have to be "
+        "looked at.",
+        lambda: _is_half_of("e4m3fnuz", "e4m3fn", [code for code in range(256) if code not in (0x7F, 0x80, 0xFF)]),
     ),
     Statement(
         "`0x80` is the NaN, the only one. There is no -0: a negative number that rounds to zero becomes `0x00`.",
@@ -143,8 +147,8 @@ _E4M3FNUZ = (
         ),
     ),
     Statement(
-        'The largest value is 240, not 448. 248 is the tie above it; its even neighbor is past the end, so `overflow="ieee"` '
-        "gives NaN from 248 on, 248 included.",
+        "The largest value is 240, not 448. 248 is the tie above it; its even neighbor is past the end, so "
+        '`overflow="ieee"` gives NaN from 248 on, 248 included.',
         lambda: (
             exact.decode(0x7F, "e4m3fnuz").value == 240 and _encodes("e4m3fnuz", {248.0: 0x80, 247.0: 0x7F}, "ieee")
         ),
@@ -165,7 +169,8 @@ _E5M2FNUZ = (
         ),
     ),
     Statement(
-        "The largest value is 57344 as in e5m2, under another code: `0x7F` here, `0x7B` there. `0x7C`, Inf in e5m2, is 32768 here.",
+        "The largest value is 57344 as in e5m2, under another code: `0x7F` here, `0x7B` there. `0x7C`, Inf in e5m2, "
+        "is 32768 here.",
         lambda: (
             [float(value) for value in _values("e5m2fnuz", (0x7F, 0x7C))] == [57344, 32768]
             and exact.decode(0x7B, "e5m2").value == 57344
@@ -183,9 +188,9 @@ _E5M2FNUZ = (
 
 _E2M1FN = (
     Statement(
-        "There is no NaN and no Inf. A NaN input becomes `0x7` = 6, positive whatever its sign. A recipe that must not turn NaN "
-        "into a number has to see the NaN before this format does: [golden/nvfp4](../recipes/golden/nvfp4.md) puts it into the "
-        "block scale.",
+        "There is no NaN and no Inf. A NaN input becomes `0x7` = 6, positive whatever its sign. A recipe that must "
+        "not turn NaN into a number has to see the NaN before this format does: "
+        "[golden/nvfp4](../recipes/golden/nvfp4.md) puts it into the block scale.",
         lambda: exact.encode(math.nan, "e2m1fn") == 7 and element("e2m1fn").nan_codes == (),
     ),
     Statement(
@@ -215,13 +220,12 @@ _E8M0FNU = (
     Statement(
         "Code 0 is 2^-127, not zero. There is no zero: a zero input becomes `0x00`, which is 2^-127 when it is read.",
         lambda: (
-            exact.decode(0, "e8m0fnu").value == Fraction(1, 2**127)
-            and exact.encode(0.0, "e8m0fnu", rounding="up") == 0
+            exact.decode(0, "e8m0fnu").value == Fraction(1, 2**127) and exact.encode(0.0, "e8m0fnu", rounding="up") == 0
         ),
     ),
     Statement(
-        "Shifting the code into the exponent field of a float32 (`code << 23`) is right for 1 .. 254 and wrong at both ends: "
-        "code 0 would be 0 and is the subnormal 2^-127, code 255 would be Inf and is NaN.",
+        "Shifting the code into the exponent field of a float32 (`code << 23`) is right for 1 .. 254 and wrong at "
+        "both ends: code 0 would be 0 and is the subnormal 2^-127, code 255 would be Inf and is NaN.",
         lambda: (
             all(_shifted(code) == float(exact.decode(code, "e8m0fnu")) for code in range(1, 255))
             and _shifted(0) == 0
@@ -230,8 +234,8 @@ _E8M0FNU = (
         ),
     ),
     Statement(
-        "There is no default rounding, because there is no usual one. A tie under `nearest_even` goes to the even code, which is "
-        "not always the larger one: 1.5 becomes 2 (`0x80`), and 3 becomes 2 as well.",
+        "There is no default rounding, because there is no usual one. A tie under `nearest_even` goes to the even "
+        "code, which is not always the larger one: 1.5 becomes 2 (`0x80`), and 3 becomes 2 as well.",
         lambda: _encodes("e8m0fnu", {1.5: 0x80, 3.0: 0x80}),
     ),
     Statement(
@@ -242,8 +246,8 @@ _E8M0FNU = (
 
 _INT8 = (
     Statement(
-        "Ties go to the even integer: 0.5 becomes 0, 1.5 and 2.5 become 2, -2.5 becomes -2. A C cast truncates instead: "
-        "it makes 1 of 1.5.",
+        "Ties go to the even integer: 0.5 becomes 0, 1.5 and 2.5 become 2, -2.5 becomes -2. A C cast truncates "
+        "instead: it makes 1 of 1.5.",
         lambda: _encodes("int8", {0.5: 0, 1.5: 2, 2.5: 2, -2.5: 0xFE}) and int(1.5) == 1,
     ),
     Statement(
@@ -263,12 +267,12 @@ _INT8 = (
 
 _INT4 = (
     Statement(
-        "The range is not symmetric: -8 .. 7. 7.5 and all above saturate at 7, -8.5 at -8.",
+        "The range is -8 .. 7, not symmetric: 7.5 and all above become 7, -8.5 and all below -8.",
         lambda: _encodes("int4", {7.5: 7, 100.0: 7, -8.5: 8, -8.0: 8}),
     ),
     Statement(
-        "Unpacked codes are signed (-8 .. 7, int8); a packed nibble is the low four bits. Unpacking must extend the sign again: "
-        "nibble `0xF` is -1.",
+        "Unpacked codes are signed (-8 .. 7, int8); a packed nibble is the low four bits. Unpacking must extend the "
+        "sign again: nibble `0xF` is -1.",
         lambda: (
             pack_nibbles(np.array([-1, 7], np.int8)).tolist() == [0x7F]
             and decode(unpack_nibbles(np.array([0x7F], np.uint8)), "int4").tolist() == [-1, 7]

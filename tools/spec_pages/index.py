@@ -1,0 +1,17 @@
+"""The first page: what the reference is, its policies, its vocabulary, its notation."""
+
+from __future__ import annotations
+
+from spec_pages import elements, layouts, recipes
+from spec_pages.text import page
+
+
+def files() -> dict[str, str]:
+    """Path under spec/ and text of the index."""
+    tables = {
+        "formats": elements.summary(),
+        "policies": elements.policies(),
+        "recipes": recipes.summary(),
+        "layouts": layouts.summary(),
+    }
+    return {"README.md": page("index.md", tables)}
