@@ -51,18 +51,18 @@ def is_approximate(recipe: Recipe) -> bool:
 
 
 def within(
-    x: Array, recipe: Recipe, outer: Mapping[str, np.float32], codes: Array, scales: Array
+    x: Array, recipe: Recipe, outer: Mapping[str, Value], codes: Array, scales: Array
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Which found scales and codes are admissible.
 
-    x: float32 (rows, head_dim). outer: the per-tensor scales by name. codes: found, uint8 patterns (rows, head_dim).
+    x: float32 (rows, head_dim). outer: the per-tensor scales by name, from `point` or `outer_scales`. codes: found, uint8 patterns (rows, head_dim).
     scales: found, as stored (rows, columns); no columns where the page holds none. Returns two masks of the shapes of
     `scales` and `codes`. A code is judged with the scale that was found, as whoever wrote it had no other.
     """
     inner = recipe.inner
     columns = scales.shape[1] if inner else 1
     groups = x.reshape(len(x), columns, -1)
-    known: dict[str, Value] = {name: _point(np.full((1, 1, 1), value)) for name, value in outer.items()}
+    known: dict[str, Value] = dict(outer)
     good_scales = np.ones(scales.shape, bool)
     if inner is not None:
         found = scales[:, :, None]
@@ -79,6 +79,26 @@ def within(
     assert recipe.element is not None
     good = _codes_inside(codes.reshape(groups.shape), element(recipe.element), known["c"])
     return good_scales, good.reshape(codes.shape)
+
+
+def outer_scales(recipe: Recipe, elements: Array, given: np.float32 | None) -> dict[str, Value]:
+    """The per-tensor scales of a recipe by name: the given one, or computed from float32 elements.
+
+    elements: (n,), all of the tensor, or as many of them as have its largest and smallest values, its NaN and its Inf.
+    """
+    known: dict[str, Value] = {}
+    for level in recipe.outer:
+        if given is not None and level.may_be_given:
+            known[level.name] = point(given)
+        else:
+            found = run(level.program, known, elements.reshape(1, 1, -1))[level.name]
+            known[level.name] = _narrowed(found)
+    return known
+
+
+def point(value: np.float32) -> Interval:
+    """One known number."""
+    return _point(np.full((1, 1, 1), value, np.float32))
 
 
 def run(program: Program, inputs: Mapping[str, Value], groups: Array) -> dict[str, Value]:
