@@ -63,7 +63,22 @@ def _round_shift(conversion: Any, pattern: Any, shift: Any) -> Any:
         odd = uint(uint(pattern >> uint(shift & width)) & one)
         return uint(uint(uint(pattern + below_half) + odd) >> uint(shift & width))
 
-    return {"down": down, "up": up, "nearest_even": nearest_even}[conversion.value.rounding]
+    def nearest_away(conversion: Any, pattern: Any, shift: Any) -> Any:
+        half = uint(one << uint(uint(shift - one) & width))
+        return uint(uint(pattern + half) >> uint(shift & width))
+
+    def nearest_toward_zero(conversion: Any, pattern: Any, shift: Any) -> Any:
+        below_half = uint(uint(one << uint(uint(shift - one) & width)) - one)
+        return uint(uint(pattern + below_half) >> uint(shift & width))
+
+    directions = {
+        "down": down,
+        "up": up,
+        "nearest_even": nearest_even,
+        "nearest_away": nearest_away,
+        "nearest_toward_zero": nearest_toward_zero,
+    }
+    return directions[conversion.value.rounding]
 
 
 def encode_bits(conversion: Any, bits: Any) -> Any:
@@ -194,7 +209,11 @@ def encode(
     x: float32, float16, bfloat16 or float64 of any shape; Python numbers count as float64. Returns codes of x's shape,
     int8 for int8 / int4, else uint8; 4-bit codes one per byte. Raises InputError.
     """
-    how = conversion(fmt, overflow, rounding)
+    return encode_by(x, conversion(fmt, overflow, rounding))
+
+
+def encode_by(x: ArrayLike, how: Conversion) -> NDArray[Any]:
+    """`encode` by a policy that is already at hand; recipes know roundings that `encode` does not offer."""
     bits = _bits(x)
     codes = np.empty(bits.shape, np.uint8)
     flat_bits, flat_codes = bits.reshape(-1), codes.reshape(-1)

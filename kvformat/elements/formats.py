@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Overflow = Literal["saturate", "ieee"]
-Rounding = Literal["nearest_even", "up", "down"]
+#: `nearest_away`, `nearest_toward_zero`: to nearest, ties away from or toward zero; recipes of some libraries need them
+Rounding = Literal["nearest_even", "up", "down", "nearest_away", "nearest_toward_zero"]
 
 
 @dataclass(frozen=True)
@@ -256,6 +257,7 @@ _FORMATS = (
         source="two's complement",
     ),
 )
+
 
 def _binary(name: str, exponent_bits: int, mantissa_bits: int) -> ElementFormat:
     top = ((1 << exponent_bits) - 1) << mantissa_bits  # exponent field of Inf and NaN

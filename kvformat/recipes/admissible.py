@@ -1,84 +1,120 @@
 """The interval reader: which scales and codes a recipe with approximate instructions may give.
 
-An approximate word is known only up to its documented bound (PTX: rcp.approx 1 ulp, div.full and div.approx 2 ulp). This
-reader runs a program on intervals, in plain NumPy: every operation is monotone in each operand, so the ends of the result
-are among the results for the ends of the operands. What it gives is a superset of what the hardware can give; for a
-recipe without approximate words it is the one IEEE result.
+An approximate word is known only up to its documented bound (PTX: rcp.approx 1 ulp, div.full and div.approx 2 ulp).
+What this reader gives is a superset of what the hardware can give; for a recipe without approximate words it is the
+one IEEE result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvformat.elements.codec import encode
-from kvformat.elements.formats import ElementFormat, element
-from kvformat.recipes.program import Operation, Program, Recipe, is_constant
+from kvformat.elements.formats import element
+from kvformat.recipes import rows
+from kvformat.recipes.intervals import (
+    Interval,
+    Value,
+    codes_inside,
+    decoded,
+    encoded,
+    inside,
+    narrowed,
+    points,
+    run,
+)
+from kvformat.recipes.program import Level, Recipe
 from kvformat.recipes.vocabulary import WORDS
-from kvformat.recipes.words import encode_policy
 
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Interval:
-    """All numbers from low to high, element by element; where an end is NaN, so is the value."""
-
-    low: Array
-    high: Array
-
-
-@dataclass(frozen=True)
-class Flag:
-    """Whether a condition can be false and whether it can be true, element by element."""
-
-    may_fail: Array
-    may_hold: Array
-
-
-Value = Interval | Flag
+Mask = NDArray[np.bool_]
 
 
 def is_approximate(recipe: Recipe) -> bool:
     """Whether a recipe has a word whose result is only known up to a bound."""
-    programs = (*(level.program for level in recipe.levels), recipe.code)
-    return any(WORDS[operation.word].ulps for program in programs for operation in program.operations)
+    programs = (program for level in recipe.levels for program in (level.program, level.error))
+    return any(WORDS[operation.word].ulps for program in (*programs, recipe.code) for operation in program.operations)
 
 
-def within(
-    x: Array, recipe: Recipe, outer: Mapping[str, Value], codes: Array, scales: Array
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def within(x: Array, recipe: Recipe, outer: Mapping[str, Value], codes: Array, scales: Array) -> tuple[Mask, Mask]:
     """Which found scales and codes are admissible.
 
-    x: float32 (rows, head_dim). outer: the per-tensor scales by name, from `point` or `outer_scales`. codes: found, uint8 patterns (rows, head_dim).
-    scales: found, as stored (rows, columns); no columns where the page holds none. Returns two masks of the shapes of
-    `scales` and `codes`. A code is judged with the scale that was found, as whoever wrote it had no other.
+    x: float32 (rows, head_dim). recipe: `for_input` of the dtype that x came in. outer: the per-tensor scales by name,
+    from `point` or `outer_scales`. codes: found, uint8 patterns (rows, head_dim). scales: found, as stored (rows,
+    columns); no columns where the page holds none. Returns two masks of the shapes of `scales` and `codes`. A code is
+    judged with the scale that was found, as whoever wrote it had no other.
     """
     inner = recipe.inner
-    columns = scales.shape[1] if inner else 1
-    groups = x.reshape(len(x), columns, -1)
-    known: dict[str, Value] = dict(outer)
-    good_scales = np.ones(scales.shape, bool)
-    if inner is not None:
-        found = scales[:, :, None]
-        known = run(inner.program, known, groups)
-        if inner.store == "float32":
-            allowed = _narrowed(known[inner.name])
-            good_scales = _inside(found, allowed)[..., 0]
-            known[inner.name] = _point(found.astype(np.float32))
-        else:
-            fmt = element(inner.storing.attributes[0])
-            good_scales = _codes_inside(found, fmt, _encoded(inner.storing, known[inner.name]))[..., 0]
-            known[inner.name] = _point(fmt.values()[found])
-    known = run(recipe.code, {**known, "x": _point(groups)}, groups)
+    groups = rows.prepared(recipe.prepare, x).reshape(len(x), scales.shape[1] if inner else 1, -1)
+    patterns = codes.reshape(groups.shape)
+    if inner is None:
+        good = _codes_hold(recipe, {**outer, "x": points(groups)}, groups, patterns)
+        return np.ones(scales.shape, bool), good.reshape(codes.shape)
+    each = [_trial(settled, outer, groups, scales[:, :, None], patterns) for settled in recipe.tried()]
+    chosen = _may_be_chosen([error for error, _, _ in each])
+    held = [taken & scale for taken, (_, scale, _) in zip(chosen, each, strict=True)]
+    good_scales = np.any(held, axis=0)
+    # where no trial gives the found scale, any of them may explain its codes
+    good = np.any([(scale | ~good_scales) & code for scale, (_, _, code) in zip(held, each, strict=True)], axis=0)
+    return good_scales[..., 0], good.reshape(codes.shape)
+
+
+def _trial(
+    recipe: Recipe, outer: Mapping[str, Value], groups: Array, found: Array, codes: Array
+) -> tuple[Interval, Mask, Mask]:
+    """One way to compute the scales within a row: its error, and where the found scales and codes hold by it."""
+    level = recipe.inner
+    assert level is not None
+    known: dict[str, Value] = {**run(level.program, outer, groups), "x": points(groups)}
+    if level.store == "float32":
+        own = narrowed(known[level.name])
+        good_scales, value = inside(found, own), found.astype(np.float32)
+    else:
+        fmt = element(level.storing.attributes[0])
+        keys = encoded(level.storing, known[level.name])
+        good_scales, value, own = codes_inside(found, fmt, keys), fmt.values()[found], decoded(keys, fmt)
+    error = _error(recipe, level, {**known, level.name: own}, groups)
+    return error, good_scales, _codes_hold(recipe, {**known, level.name: points(value)}, groups, codes)
+
+
+def _codes_hold(recipe: Recipe, known: Mapping[str, Value], groups: Array, codes: Array) -> Mask:
     assert recipe.element is not None
-    good = _codes_inside(codes.reshape(groups.shape), element(recipe.element), known["c"])
-    return good_scales, good.reshape(codes.shape)
+    return codes_inside(codes, element(recipe.element), run(recipe.code, known, groups)["c"])
+
+
+def _error(recipe: Recipe, level: Level, known: Mapping[str, Value], groups: Array) -> Interval:
+    """The error of a trial, summed in the order of the elements; 0 where a level has one way to arise."""
+    total = points(np.zeros((*groups.shape[:-1], 1), np.float32))
+    if len(level.trials) == 0:
+        return total
+    assert recipe.element is not None
+    after = run(recipe.code, known, groups)
+    after["c"] = decoded(after["c"], element(recipe.element))
+    for i in range(groups.shape[-1]):
+        values = {name: _element(value, i, groups.shape[-1]) for name, value in after.items()}
+        summed = run(level.error, {**values, "e": total}, groups)["e"]
+        assert isinstance(summed, Interval)
+        total = summed
+    return total
+
+
+def _element(value: Value, i: int, count: int) -> Value:
+    """The i-th element of a value that each element of a group has; others have one for the group."""
+    ends = (value.low, value.high) if isinstance(value, Interval) else (value.may_fail, value.may_hold)
+    return type(value)(*(end[..., i : i + 1] if end.shape[-1] == count else end for end in ends))
+
+
+def _may_be_chosen(errors: list[Interval]) -> list[Mask]:
+    """Where each trial may be the first one with the least error: less than all before it, not more than all after."""
+    chosen = []
+    for i, own in enumerate(errors):
+        beats = [own.low < other.high for other in errors[:i]]
+        survives = [~(other.high < own.low) for other in errors[i + 1 :]]
+        chosen.append(np.all([np.ones(own.low.shape, bool), *beats, *survives], axis=0))
+    return chosen
 
 
 def outer_scales(recipe: Recipe, elements: Array, given: np.float32 | None) -> dict[str, Value]:
@@ -91,274 +127,10 @@ def outer_scales(recipe: Recipe, elements: Array, given: np.float32 | None) -> d
         if given is not None and level.may_be_given:
             known[level.name] = point(given)
         else:
-            found = run(level.program, known, elements.reshape(1, 1, -1))[level.name]
-            known[level.name] = _narrowed(found)
+            known[level.name] = narrowed(run(level.program, known, elements.reshape(1, 1, -1))[level.name])
     return known
 
 
 def point(value: np.float32) -> Interval:
     """One known number."""
-    return _point(np.full((1, 1, 1), value, np.float32))
-
-
-def run(program: Program, inputs: Mapping[str, Value], groups: Array) -> dict[str, Value]:
-    """The interval or flag of every name after the program; a code is an interval of ordered keys.
-
-    groups: float32 (..., elements that share a scale), for reductions, which keep the last axis with length 1.
-    """
-    dtype = np.float32 if program.precision == "float32" else np.float64
-    values: dict[str, Value] = dict(inputs)
-    with np.errstate(all="ignore"):
-        for operation in (*program.reductions, *program.steps):
-            if WORDS[operation.word].reduces:
-                values[operation.target] = _REDUCTIONS[operation.word](groups)
-                continue
-            operands = [_operand(text, values, dtype) for text in operation.operands]
-            values[operation.target] = _apply(operation, operands)
-    return values
-
-
-def _point(values: Array) -> Interval:
-    return Interval(values, values)
-
-
-def _operand(text: str, values: Mapping[str, Value], dtype: Any) -> Value:
-    if text not in values and is_constant(text):
-        return _point(np.full((1, 1, 1), dtype(text)))
-    value = values[text]
-    return value if isinstance(value, Flag) else Interval(value.low.astype(dtype), value.high.astype(dtype))
-
-
-def _narrowed(value: Value) -> Interval:
-    assert isinstance(value, Interval)
-    return Interval(value.low.astype(np.float32), value.high.astype(np.float32))
-
-
-def _inside(found: Array, allowed: Interval) -> NDArray[np.bool_]:
-    nan = np.isnan(allowed.low) | np.isnan(allowed.high)
-    return np.where(nan, np.isnan(found), (allowed.low <= found) & (found <= allowed.high))
-
-
-# --- codes, in the order of their values ---------------------------------------------------------------------------
-
-
-def _keys(codes: Array, fmt: ElementFormat) -> NDArray[np.int64]:
-    """Codes as integers in the order of their values, -0 directly below +0."""
-    patterns = codes.astype(np.int64) & (fmt.codes - 1)
-    if fmt.kind == "exponent":
-        return patterns
-    negative = patterns >= fmt.sign_bit
-    if fmt.kind == "integer":
-        return np.where(negative, patterns - fmt.codes, patterns)
-    return np.where(negative, fmt.sign_bit - 1 - patterns, patterns)
-
-
-def _encoded(operation: Operation, value: Value) -> Interval:
-    assert isinstance(value, Interval)
-    how = encode_policy(operation)
-    ends = [encode(end, how.format, overflow=how.overflow, rounding=how.rounding) for end in (value.low, value.high)]
-    low, high = (_keys(end.view(np.uint8), how.format) for end in ends)
-    return Interval(np.minimum(low, high), np.maximum(low, high))
-
-
-def _codes_inside(found: Array, fmt: ElementFormat, allowed: Value) -> NDArray[np.bool_]:
-    assert isinstance(allowed, Interval)
-    nan_keys = _keys(np.array(fmt.nan_codes, np.uint8), fmt)
-    keys = _keys(found, fmt)
-    inside = (allowed.low <= keys) & (keys <= allowed.high)
-    either = np.isin(allowed.low, nan_keys) | np.isin(allowed.high, nan_keys)
-    return np.where(either, np.isin(keys, nan_keys) | inside, inside & ~np.isin(keys, nan_keys))
-
-
-# --- words on intervals --------------------------------------------------------------------------------------------
-
-
-def _apply(operation: Operation, operands: list[Any]) -> Value:
-    word = operation.word
-    if word == "encode":
-        return _encoded(operation, operands[0])
-    if word == "select":
-        return _select(*operands)
-    if word in _CONDITIONS:
-        return _CONDITIONS[word](*operands)
-    if word == "pow2_approx":
-        return _pow2_approx(operands[0])
-    return _widened(_corners(_function(operation), operands), operation)
-
-
-def _corners(function: Callable[..., Array], operands: list[Interval]) -> Interval:
-    results = [function(*ends) for ends in product(*((each.low, each.high) for each in operands))]
-    low, high = results[0], results[0]
-    for result in results[1:]:
-        low, high = np.minimum(low, result), np.maximum(high, result)
-    return Interval(low, high)
-
-
-def _widened(value: Interval, operation: Operation) -> Interval:
-    """The interval by as many units in the last place larger as the instruction may be off; zeros and Inf are exact."""
-    low, high = value.low, value.high
-    for _ in range(WORDS[operation.word].ulps):
-        low = np.where(np.isfinite(low) & (low != 0), np.nextafter(low, -np.inf, dtype=low.dtype), low)
-        high = np.where(np.isfinite(high) & (high != 0), np.nextafter(high, np.inf, dtype=high.dtype), high)
-    return Interval(_flushed(low, operation), _flushed(high, operation))
-
-
-def _flushed(a: Array, operation: Operation) -> Array:
-    return np.where(np.abs(a) < 2.0**-126, np.copysign(a.dtype.type(0), a), a) if "ftz" in operation.attributes else a
-
-
-def _function(operation: Operation) -> Callable[..., Array]:
-    plain = _FUNCTIONS.get(operation.word)
-    if plain is None:
-        plain = _DIRECTED[operation.word][operation.attributes[0]]
-    if "ftz" not in operation.attributes:
-        return plain
-    return lambda *operands: plain(*(_flushed(each, operation) for each in operands))
-
-
-def _fma(a: Array, b: Array, c: Array) -> Array:
-    # a * b is exact in binary64; the sum is rounded to odd there, which makes the second rounding the only one
-    if a.dtype != np.float32:
-        raise NotImplementedError("fma is known in float32 only")
-    product_ = a.astype(np.float64) * b
-    total = product_ + c
-    bigger = np.where(np.abs(product_) > np.abs(c), product_, c.astype(np.float64))
-    smaller = np.where(np.abs(product_) > np.abs(c), c.astype(np.float64), product_)
-    error = smaller - (total - bigger)
-    bits = total.view(np.int64)
-    even = (bits & 1) == 0
-    toward = np.where((error > 0) == (total > 0), 1, -1)
-    odd = np.where(np.isfinite(total) & (error != 0) & even, bits + toward, bits).view(np.float64)
-    return odd.astype(np.float32)
-
-
-def _clamp(a: Array, low: Array, high: Array) -> Array:
-    return np.where(a < low, low, np.where(a > high, high, a))
-
-
-def _half_away(a: Array) -> Array:
-    whole = np.trunc(a)
-    return np.where(np.abs(a - whole) >= 0.5, whole + np.copysign(a.dtype.type(1), a), whole)
-
-
-def _pow2_down(a: Array) -> Array:
-    size = np.abs(a)
-    mantissa, exponent = np.frexp(np.where(np.isfinite(size) & (size > 0), size, 1))
-    return np.where(np.isfinite(size) & (size > 0), np.ldexp(a.dtype.type(1), exponent - 1), size).astype(a.dtype)
-
-
-def _pow2_up(a: Array) -> Array:
-    below = _pow2_down(a)
-    return np.where(below == np.abs(a), below, below * 2).astype(a.dtype)
-
-
-def _to(dtype: Any) -> Callable[[Array], Array]:
-    return lambda a: a.astype(dtype).astype(a.dtype)
-
-
-def _bfloat16(a: Array) -> Array:
-    import ml_dtypes
-
-    return a.astype(np.float32).astype(ml_dtypes.bfloat16).astype(a.dtype)
-
-
-_FUNCTIONS: dict[str, Callable[..., Array]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "div_full": lambda a, b: a / b,
-    "div_approx": lambda a, b: a / b,
-    "rcp": lambda a: a.dtype.type(1) / a,
-    "rcp_approx": lambda a: a.dtype.type(1) / a,
-    "fma": _fma,
-    "neg": np.negative,
-    "abs": np.abs,
-    "copysign": np.copysign,
-    "max": np.maximum,
-    "min": np.minimum,
-    "max_number": np.fmax,
-    "min_number": np.fmin,
-    "clamp": _clamp,
-}
-
-_DIRECTED: dict[str, dict[str, Callable[..., Array]]] = {
-    "round": {
-        "half_even": np.rint,
-        "half_away": _half_away,
-        "toward_zero": np.trunc,
-        "up": np.ceil,
-        "down": np.floor,
-    },
-    "to": {"float16": _to(np.float16), "bfloat16": _bfloat16, "float32": _to(np.float32)},
-    "pow2": {"down": _pow2_down, "up": _pow2_up},
-}
-
-
-def _pow2_approx(a: Interval) -> Interval:
-    """exp2(ceil(l)) for every l within 2 ulp of log2 |a|."""
-    ends = []
-    for end, side in ((a.low, -1), (a.high, 1)):
-        size = np.abs(end).astype(np.float64)
-        log = np.log2(size)
-        slack = 2 * np.spacing(np.abs(log).astype(np.float32)).astype(np.float64)
-        power = np.exp2(np.ceil(log + side * slack)).astype(end.dtype)
-        ends.append(np.where(np.isfinite(size) & (size > 0), power, size.astype(end.dtype)))
-    return Interval(*ends)
-
-
-def _compare(
-    holds_somewhere: Callable[[Interval, Interval], Array], holds_everywhere: Callable[[Interval, Interval], Array]
-) -> Callable[[Interval, Interval], Flag]:
-    return lambda a, b: Flag(~holds_everywhere(a, b), holds_somewhere(a, b))
-
-
-def _same_point(a: Interval, b: Interval) -> Array:
-    return (a.low == b.high) & (a.high == b.low)
-
-
-def _negated(flag: Flag) -> Flag:
-    return Flag(flag.may_hold, flag.may_fail)
-
-
-_equal = _compare(lambda a, b: (a.low <= b.high) & (b.low <= a.high), _same_point)
-
-
-def _settled(test: Callable[[Array], Array]) -> Callable[[Interval], Flag]:
-    return lambda a: Flag(~(test(a.low) & test(a.high)), test(a.low) | test(a.high))
-
-
-_CONDITIONS: dict[str, Callable[..., Flag]] = {
-    "eq": _equal,
-    "ne": lambda a, b: _negated(_equal(a, b)),
-    "lt": _compare(lambda a, b: a.low < b.high, lambda a, b: a.high < b.low),
-    "le": _compare(lambda a, b: a.low <= b.high, lambda a, b: a.high <= b.low),
-    "isnan": _settled(np.isnan),
-    "isinf": _settled(np.isinf),
-}
-
-
-def _select(flag: Flag, yes: Interval, no: Interval) -> Interval:
-    low = np.where(flag.may_hold, yes.low, no.low)
-    high = np.where(flag.may_hold, yes.high, no.high)
-    both = flag.may_hold & flag.may_fail
-    return Interval(
-        np.where(both, np.minimum(yes.low, no.low), low), np.where(both, np.maximum(yes.high, no.high), high)
-    )
-
-
-def _largest(groups: Array, kept: Array) -> Interval:
-    return _point(np.max(np.where(kept, np.abs(groups), np.float32(0)), axis=-1, keepdims=True))
-
-
-def _any_nan(groups: Array) -> Flag:
-    found = np.isnan(groups).any(axis=-1, keepdims=True)
-    return Flag(~found, found)
-
-
-_REDUCTIONS: dict[str, Callable[[Array], Value]] = {
-    "amax_finite": lambda groups: _largest(groups, np.isfinite(groups)),
-    "amax_number": lambda groups: _largest(groups, ~np.isnan(groups)),
-    "amax": lambda groups: _point(np.max(np.abs(groups), axis=-1, keepdims=True)),
-    "any_nan": _any_nan,
-}
+    return points(np.full((1, 1, 1), value, np.float32))

@@ -16,6 +16,8 @@
     may_be_given = true
 
 Each table has `precision` too ("float32" unless it says otherwise): in a scale for its program, at the top for `code`.
+A scale may have `trials`, numbers that `trial` stands for in turn, and an `error` program that chooses between them; at
+the top, `prepare` says what is done to each row first.
 """
 
 from __future__ import annotations
@@ -26,12 +28,20 @@ from pathlib import Path
 from typing import Any, get_args
 
 from kvformat.errors import InputError, unknown_name
-from kvformat.recipes.program import Level, Program, Recipe, Status, granularity
+from kvformat.recipes.program import Level, Multiplier, Program, Recipe, Status, granularity
+from kvformat.recipes.rows import parse_rows
 
 _REQUIRED = ("name", "mode", "element", "code", "value", "source")
-_OPTIONAL = {"scales": (), "status": "read, not run", "precision": "float32", "notes": ""}
+_OPTIONAL = {"scales": (), "status": "read, not run", "precision": "float32", "notes": "", "prepare": ""}
 _SCALE_REQUIRED = ("name", "granularity", "program")
-_SCALE_OPTIONAL = {"store": "float32", "precision": "float32", "may_be_given": False, "multiplier": "decode"}
+_SCALE_OPTIONAL = {
+    "store": "float32",
+    "precision": "float32",
+    "may_be_given": False,
+    "multiplier": "decode",
+    "trials": (),
+    "error": "",
+}
 
 
 def parse_recipe(described: Mapping[str, Any]) -> Recipe:
@@ -50,6 +60,7 @@ def parse_recipe(described: Mapping[str, Any]) -> Recipe:
         source=entry["source"],
         status=entry["status"],
         notes=entry["notes"],
+        prepare=parse_rows(entry["prepare"], where),
     )
 
 
@@ -70,8 +81,8 @@ def _parse_level(described: Any, where: str) -> Level:
         raise InputError(f"{where}: scales must be tables; got {described!r}")
     inside = f"{where}, scale {described.get('name')!r}"
     entry = _complete(described, _SCALE_REQUIRED, _SCALE_OPTIONAL, inside)
-    if entry["multiplier"] not in ("decode", "encode"):
-        raise unknown_name(f"multiplier in {inside}:", entry["multiplier"], ("decode", "encode"))
+    if entry["multiplier"] not in get_args(Multiplier):
+        raise unknown_name(f"multiplier in {inside}:", entry["multiplier"], get_args(Multiplier))
     return Level(
         name=entry["name"],
         granularity=granularity(entry["granularity"]),
@@ -79,6 +90,8 @@ def _parse_level(described: Any, where: str) -> Level:
         store=entry["store"],
         may_be_given=entry["may_be_given"],
         multiplier=entry["multiplier"],
+        trials=tuple(map(str, entry["trials"])),
+        error=Program.parse(entry["error"]),
     )
 
 
@@ -94,7 +107,7 @@ def _complete(
             raise InputError(f"{where} has no {name!r}; it needs {', '.join(required)}")
     entry = {**optional, **described}
     for name, value in entry.items():
-        wanted: Any = bool if name == "may_be_given" else list | tuple if name == "scales" else str
+        wanted: Any = bool if name == "may_be_given" else list | tuple if name in ("scales", "trials") else str
         if not isinstance(value, wanted):
             raise InputError(f"{where}: {name} must be {'true or false' if wanted is bool else 'text'}; got {value!r}")
     return entry

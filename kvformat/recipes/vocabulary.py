@@ -35,7 +35,10 @@ class Word:
     reduces: bool = False
 
 
-_POLICIES = ("saturate", "ieee", "nearest_even", "up", "down")
+_POLICIES = ("saturate", "ieee", "nearest_even", "nearest_away", "nearest_toward_zero", "up", "down")
+
+#: how many low bits of a binary32 pattern a word may speak of
+_LOW_BITS = tuple(map(str, range(1, 23)))
 
 _N: Kind = "number"
 _F: Kind = "flag"
@@ -46,6 +49,8 @@ _WORDS = (
     Word("amax_number", (_G,), _N, "the largest |x|, Inf included; NaN is passed over, 0 if all are", reduces=True),
     Word("amax", (_G,), _N, "the largest |x|; NaN if any element is NaN", reduces=True),
     Word("any_nan", (_G,), _F, "whether any element is NaN", reduces=True),
+    Word("largest", (_G,), _N, "the largest x, signed; NaN is passed over, 0 if all are; a zero is +0", reduces=True),
+    Word("smallest", (_G,), _N, "the smallest x, signed, likewise; for scales within a row", reduces=True),
     Word("add", (_N, _N), _N, "a + b"),
     Word("sub", (_N, _N), _N, "a - b"),
     Word("mul", (_N, _N), _N, "a * b"),
@@ -62,15 +67,22 @@ _WORDS = (
     Word("round", (_N,), _N, "to an integer in that direction; the sign of a zero result is a's",
          (("half_even", "half_away", "toward_zero", "up", "down"),), 1),
     Word("fma", (_N, _N, _N), _N, "a * b + c, rounded once"),
-    Word("pow2", (_N,), _N, "the power of two at, below or above |a|; 0, Inf and NaN as they are", (("down", "up"),), 1),
+    Word("pow2", (_N,), _N, "the power of two at, below or above |a|; 0, Inf and NaN as they are",
+         (("down", "up"),), 1),
     Word("to", (_N,), _N, "rounded to nearest even in that format; `input`: the format of x",
          (("float16", "bfloat16", "float32", "input"),), 1),
+    Word("flush", (_N,), _N, "a; a subnormal binary32 number becomes a zero of its sign (PTX .ftz)"),
+    Word("splice", (_N, _N), _N,
+         "a with its low bits, as binary32, replaced by the integer b, by 0 if b does not fit; NaN stays NaN",
+         (_LOW_BITS,), 1),
+    Word("low_bits", (_N,), _N, "the integer in the low bits of a, as binary32; 0 for Inf and NaN", (_LOW_BITS,), 1),
     Word("rcp_approx", (_N,), _N, "1 / a within 1 ulp (PTX rcp.approx.f32); `ftz`: subnormals in and out are zeros",
          (("ftz",),), ulps=1),
     Word("div_approx", (_N, _N), _N, "a / b within 2 ulp (PTX div.approx.f32), 2^-126 <= |b| <= 2^126",
          (("ftz",),), ulps=2),
     Word("div_full", (_N, _N), _N, "a / b within 2 ulp (PTX div.full.f32)", (("ftz",),), ulps=2),
-    Word("pow2_approx", (_N,), _N, "exp2(ceil(log2 |a|)) by a log2 that is off by up to 2 ulp (CUDA log2f, Triton log2)",
+    Word("pow2_approx", (_N,), _N,
+         "exp2(ceil(l)), l = log2 |a| rounded to binary32; a real log2 is within 2 ulp of it (CUDA, Triton, torch)",
          (("up",),), 1, ulps=2),
     Word("encode", (_N,), "code", "the code of a; overflow saturates unless `ieee`",
          (tuple(ELEMENTS), _POLICIES, _POLICIES), 1),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
-
 from numba.extending import intrinsic
 
 from kvformat.elements.codec import Conversion, conversion, encode_bits
-from kvformat.elements.formats import BINARIES
+from kvformat.elements.formats import BINARIES, Rounding
 from kvformat.elements.static import inlined, static
 from kvformat.recipes.program import Operation
 from kvformat.recipes.reduce import WIDENERS
@@ -117,15 +116,29 @@ def _pow2(operation: Operation, real: Any) -> Step:
     # every float32 is a normal float64, whose bits without the mantissa are the power of two
     def down(a: Any) -> Any:
         power = np.uint64(np.float64(a).view(np.uint64) & exponent).view(np.float64)
-        return real(power) if a == a else a  # noqa: PLR0124 NaN
+        return real(power) if a == a else a
 
     below = inlined(down)
 
     def up(a: Any) -> Any:
         power = below(a)
-        return power if power == np.abs(a) or a != a else power * two  # noqa: PLR0124 NaN
+        return power if power == np.abs(a) or a != a else power * two
 
     return down if operation.attributes[0] == "down" else up
+
+
+def _pow2_approx(operation: Operation, real: Any) -> Step:
+    # ceil decides next to an integer k, and log2 in binary64 suffices there: no binary32 number above 2^k has a
+    # logarithm within 2^-26 of the middle between k and the next binary32 number
+    bias, mantissa = np.float64(1023), np.uint64(52)
+
+    def up(a: Any) -> Any:
+        size = np.abs(a)
+        exponent = np.ceil(np.float32(np.log2(np.float64(size))))
+        power = np.uint64(np.uint64(np.float64(exponent) + bias) << mantissa).view(np.float64)
+        return real(power) if real(0) < size < real(np.inf) else size
+
+    return up
 
 
 def _flushing(operation: Operation, real: Any) -> Step:
@@ -142,6 +155,28 @@ def _flushing(operation: Operation, real: Any) -> Step:
     return (lambda a: flush(exact(flush(a)))) if unary else (lambda a, b: flush(exact(flush(a), flush(b))))
 
 
+def _flush(operation: Operation, real: Any) -> Step:
+    smallest = real(2.0**-126)
+    return lambda a: np.copysign(real(0), a) if np.abs(a) < smallest else a
+
+
+def _splice(operation: Operation, real: Any) -> Step:
+    low = np.uint32((1 << int(operation.attributes[0])) - 1)
+    kept, zero, most = np.uint32(~low), real(0), real(low)
+
+    def splice(a: Any, b: Any) -> Any:
+        integer = np.uint32(b) if zero <= b <= most else np.uint32(0)
+        pattern = np.uint32(np.uint32(np.float32(a).view(np.uint32) & kept) | integer)
+        return real(pattern.view(np.float32)) if a == a else a
+
+    return splice
+
+
+def _low_bits(operation: Operation, real: Any) -> Step:
+    low = np.uint32((1 << int(operation.attributes[0])) - 1)
+    return lambda a: real(np.uint32(np.float32(a).view(np.uint32) & low)) if np.abs(a) < real(np.inf) else real(0)
+
+
 def _encode(operation: Operation, real: Any) -> Step:
     policy = static(encode_policy(operation))
     unsigned = np.uint32 if real is np.float32 else np.uint64
@@ -153,7 +188,10 @@ _FAMILIES: dict[str, Callable[[Operation, Any], Step]] = {
     "round": _round,
     "to": _to,
     "pow2": _pow2,
-    "pow2_approx": _pow2,
+    "pow2_approx": _pow2_approx,
+    "flush": _flush,
+    "splice": _splice,
+    "low_bits": _low_bits,
     "rcp_approx": _flushing,
     "div_approx": _flushing,
     "div_full": _flushing,
@@ -166,6 +204,8 @@ def encode_policy(operation: Operation) -> Any:
     fmt, *policy = operation.attributes
     overflow = "ieee" if "ieee" in policy else "saturate"
     rounding = next((word for word in policy if word not in ("ieee", "saturate")), None)
+    if rounding in ("nearest_away", "nearest_toward_zero"):
+        return conversion(fmt, overflow)._replace(rounding=cast("Rounding", rounding))
     return conversion(fmt, overflow, rounding)
 
 

@@ -141,7 +141,7 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
         _INT8_UNFUSED,
         "The arithmetic as the source writes it, compiled with enable_fp_fusion=False, or run by the interpreter.",
     ),
-    _per_token_head("triton", "e4m3fn", "448", _fp8_code("448", "e4m3fn"), "amax below 4.48e-4 sits on the floor 1e-6."),
+    _per_token_head("triton", "e4m3fn", "448", _fp8_code("448", "e4m3fn"), "amax below 4.48e-4 is on the floor 1e-6."),
     _per_token_head(
         "triton-fnuz",
         "e4m3fnuz",
@@ -244,7 +244,7 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
         "value": "v = mul(c, s)",
         "source": "vLLM 0.33.0, csrc/cache_kernels.cu L530-635",
         "status": "admissible only",
-        "notes": "The 512 latent dims of an MLA record, per 128; the 64 RoPE dims are copied. Scales are powers of two.",
+        "notes": "The 512 latent dims of an MLA record, per 128; the 64 RoPE dims are copied. Scales: powers of two.",
     },
     {
         "name": f"{_PREFIX}/csrc/nvfp4_ds_mla",
