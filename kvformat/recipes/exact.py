@@ -66,7 +66,7 @@ def _apply(operation: Operation, operands: list[Any]) -> Value:
         overflow = "ieee" if "ieee" in policy else "saturate"
         return exact.encode(operands[0], fmt, overflow=overflow, rounding=(directions or ["nearest_even"])[0])
     if operation.word in _DIRECTED:
-        return _DIRECTED[operation.word](operation.attributes[0])(*operands)
+        return _DIRECTED[operation.word](*operation.attributes)(*operands)
     if "ftz" in operation.attributes:
         result = _MEANINGS[operation.word](*map(_flush, operands))
         assert isinstance(result, Number)
@@ -238,22 +238,22 @@ def _pow2(direction: str) -> Callable[[Number], Number]:
     return power
 
 
-def _pow2_approx(a: Number) -> Number:
+def _pow2_approx(a: Number, kept: str) -> Number:
     if not a.magnitude:
         return Number(False, a.magnitude, a.nan)
     # 60 digits: far closer than any logarithm of a float is to the middle between two binary32 numbers
     with localcontext(prec=60):
         size = Decimal(a.magnitude.numerator) / Decimal(a.magnitude.denominator)
         logarithm = Fraction(size.ln() / Decimal(2).ln())
-    exponent = -_floor(-_rounded(number(logarithm)).value)
+    exponent = -_floor(-exact.round_binary(_rounded(number(logarithm)), BINARIES[kept]).value)
     return number(Fraction(2) ** exponent)
 
 
 #: words that an attribute gives their meaning
-_DIRECTED: dict[str, Callable[[str], Callable[..., Number]]] = {
+_DIRECTED: dict[str, Callable[..., Callable[..., Number]]] = {
     "round": _ROUND.__getitem__,
     "pow2": _pow2,
-    "pow2_approx": lambda direction: _pow2_approx,
+    "pow2_approx": lambda direction, kept="float32": lambda a: _pow2_approx(a, kept),
     "to": lambda name: lambda a: exact.round_binary(a, BINARIES[name]),
     "splice": lambda bits: lambda a, b: _splice(a, b, 2 ** int(bits)),
     "low_bits": lambda bits: lambda a: _low_bits(a, 2 ** int(bits)),

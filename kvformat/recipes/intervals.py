@@ -137,7 +137,7 @@ def _apply(operation: Operation, operands: list[Any]) -> Value:
     if word in _CONDITIONS:
         return _CONDITIONS[word](*operands)
     if word == "pow2_approx":
-        return _pow2_approx(operands[0])
+        return _pow2_approx(operands[0], *operation.attributes[1:])
     if word == "low_bits":
         return _low_bits(operands[0], int(operation.attributes[0]))
     if word in _OF_MAGNITUDE:
@@ -285,15 +285,15 @@ _DIRECTED: dict[str, dict[str, Callable[..., Array]]] = {
 }
 
 
-def _pow2_approx(a: Interval) -> Interval:
-    """exp2(ceil(l)) for every l within 2 ulp of log2 |a|."""
-    ends = []
-    for end, side in ((a.low, -1), (a.high, 1)):
-        size = np.abs(end).astype(np.float64)
-        log = np.log2(size)
-        slack = 2 * np.spacing(np.abs(log).astype(np.float32)).astype(np.float64)
-        power = np.exp2(np.ceil(log + side * slack)).astype(end.dtype)
-        ends.append(np.where(np.isfinite(size) & (size > 0), power, size.astype(end.dtype)))
+def _pow2_approx(a: Interval, kept: str = "float32") -> Interval:
+    """exp2(ceil(l)) for every l within 2 ulp of log2 |a| in binary32, rounded to the format that is kept."""
+    a, ends = _magnitude(a), []
+    for end, side in ((a.low, -np.inf), (a.high, np.inf)):
+        log = np.log2(end.astype(np.float64)).astype(np.float32)
+        for _ in range(2):
+            log = np.nextafter(log, np.float32(side))
+        power = np.exp2(np.ceil(_DIRECTED["to"][kept](log)).astype(np.float64)).astype(end.dtype)
+        ends.append(np.where(np.isfinite(end) & (end > 0), power, end))
     return Interval(*ends)
 
 

@@ -82,8 +82,9 @@ _WORDS = (
          (("ftz",),), ulps=2),
     Word("div_full", (_N, _N), _N, "a / b within 2 ulp (PTX div.full.f32)", (("ftz",),), ulps=2),
     Word("pow2_approx", (_N,), _N,
-         "exp2(ceil(l)), l = log2 |a| rounded to binary32; a real log2 is within 2 ulp of it (CUDA, Triton, torch)",
-         (("up",),), 1, ulps=2),
+         "exp2(ceil(l)), l = log2 |a| rounded to binary32, then to that format if one is named; a real log2 is within "
+         "2 ulp of the binary32 one (CUDA, Triton, torch)",
+         (("up",), ("float16", "bfloat16", "float32", "input")), 1, ulps=2),
     Word("encode", (_N,), "code", "the code of a; overflow saturates unless `ieee`",
          (tuple(ELEMENTS), _POLICIES, _POLICIES), 1),
     Word("eq", (_N, _N), _F, "a == b"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -131,10 +132,11 @@ def _pow2_approx(operation: Operation, real: Any) -> Step:
     # ceil decides next to an integer k, and log2 in binary64 suffices there: no binary32 number above 2^k has a
     # logarithm within 2^-26 of the middle between k and the next binary32 number
     bias, mantissa = np.float64(1023), np.uint64(52)
+    kept = inlined(_to(replace(operation, attributes=operation.attributes[1:] or ("float32",)), np.float32))
 
     def up(a: Any) -> Any:
         size = np.abs(a)
-        exponent = np.ceil(np.float32(np.log2(np.float64(size))))
+        exponent = np.ceil(kept(np.float32(np.log2(np.float64(size)))))
         power = np.uint64(np.uint64(np.float64(exponent) + bias) << mantissa).view(np.float64)
         return real(power) if real(0) < size < real(np.inf) else size
 
