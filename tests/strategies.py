@@ -128,5 +128,7 @@ given_scales = st.one_of(
     st.floats(2.0**-12, 16, width=32),
     st.integers(1, 3000).map(lambda steps: steps * 2.0**-149),
     st.floats(2.0**125, float(_FLOAT32.max), width=32),
-    st.sampled_from((5.671372782015641e37, float(_FLOAT32.max), float(_FLOAT32.tiny), float(_FLOAT32.smallest_subnormal))),
+    st.sampled_from(
+        (5.671372782015641e37, float(_FLOAT32.max), float(_FLOAT32.tiny), float(_FLOAT32.smallest_subnormal))
+    ),
 ).map(lambda value: float(np.float32(value)))

@@ -1,7 +1,8 @@
 """Measures what kvformat promises about speed, as ratios from one run: python tools/bench.py [SECTION ...] [--json].
 
-Exit status 0 if all that is needed holds, 1 if something misses. A section whose reference library is not installed says
-so in one line. On a shared machine rates wander; the ratio is the median over interleaved pairs, its quartiles stand by it.
+Exit status 0 if all that is needed holds, 1 if something misses. A section whose reference library is not installed
+says so in one line. On a shared machine rates wander; the ratio is the median over interleaved pairs, its quartiles
+stand by it.
 """
 
 from __future__ import annotations
@@ -33,22 +34,29 @@ from numpy.typing import NDArray
 import kvformat as kvf
 from kvformat.elements import threads
 
-#: elements of the arrays that element formats are timed on: what the figures are about (4 MiB of float32, in the cache),
-#: and an array from memory beside it
+#: elements of the arrays that element formats are timed on: what the figures are about (4 MiB of float32, in the
+#: cache), and an array from memory beside it
 SIZES = (1 << 20, 1 << 24)
 #: (tokens, heads, head_dim) that quantizers are timed on: 2^25 elements
 SHAPE = (32768, 8, 128)
 
+#: seconds of rest between the timings of work on all cores
+REST = 0.05
+
 NOTES = f"""\
-- Rates are 10^9 elements per second. Both sides allocate their output, in every call, inside the timing.
+- Rates are 10^9 elements per second. Both sides allocate their output, in every call, inside the timing; timings are
+  interleaved, A B A B, and the ratio is the median over the pairs.
 - Element formats: one thread, {" and ".join(f"2^{size.bit_length() - 1}" for size in SIZES)} float32 elements, normally
   distributed; decoding reads the codes of those. The smaller size is what the figure is about.
 - Quantizers: {threads.count()} threads, bfloat16 {SHAPE}, normally distributed. "Streams the same bytes" reads each
-  input once and writes as many bytes as codes and scales have, into NumPy arrays, as kvformat does: from 4 MiB on NumPy
-  asks for huge pages, so that both sides pay for 2 MiB page faults, zeroing included. Numba's own allocator does not ask,
-  pays for 512 times as many, and is shown beside it, as is the loop without an allocation.
-- torch.compile and kvformat give the same bytes (checked before timing); torch may use huge pages too. torchao gets g
-  for nothing and packs its codes; kvformat computes g in a pass over x and writes a byte per code.\
+  input once and writes as many bytes as codes and scales have, into NumPy arrays, as kvformat does. From 4 MiB on NumPy
+  asks for huge pages, so both sides pay for the same page faults, zeroing included. Numba's own allocator does not ask
+  and pays for 4 KiB pages: it is shown beside it, as is the loop without an allocation.
+- {1000 * REST:.0f} ms of rest before each timing of a quantizer: OpenMP threads of torch and Numba spin after their
+  work, on cores that the other side needs.
+- torch.compile and kvformat give the same bytes (checked before timing); torch's outputs may use huge pages too
+  (THP_MEM_ALLOC_ENABLE={os.environ["THP_MEM_ALLOC_ENABLE"]}). torchao gets g for nothing and packs its codes; kvformat
+  computes g in a pass over x and writes a byte per code.\
 """
 
 _skipped: list[str] = []
@@ -112,7 +120,9 @@ def encode_rows(x: NDArray[Any], *, needed: bool) -> Iterator[Row]:
             torch.set_num_threads(1)
             tensor = torch.from_numpy(x)
             same(contest.ours(), tensor.to(torch.float8_e4m3fn).view(torch.uint8).numpy(), work)
-            yield contest.against("torch .to", lambda: tensor.to(torch.float8_e4m3fn), at_least=2 if needed else None)
+            yield contest.against(
+                "torch .to", lambda tensor=tensor: tensor.to(torch.float8_e4m3fn), at_least=2 if needed else None
+            )
 
 
 def decode_row(x: NDArray[Any], *, needed: bool) -> Row:
@@ -131,7 +141,7 @@ def per_token_head() -> Iterator[Row]:
     streaming = Streaming(x, 1, np.float32)
     torch = optional("torch", "quantize against torch.compile")
     for mode in ("fp8_per_token_head", "int8_per_token_head"):
-        contest = Contest(f"quantize bf16 -> {mode}", x.size, lambda mode=mode: kvf.quantize(x, mode))
+        contest = Contest(f"quantize bf16 -> {mode}", x.size, lambda mode=mode: kvf.quantize(x, mode), REST)
         yield from against_memory(contest, streaming, 0.4)
         if torch is not None:
             yield against_compiled(contest, torch, x, mode)
@@ -140,7 +150,7 @@ def per_token_head() -> Iterator[Row]:
 def nvfp4() -> Iterator[Row]:
     """The nvfp4 quantizer on all cores, against the memory and against torchao."""
     x = keys()
-    contest = Contest("quantize bf16 -> nvfp4", x.size, lambda: kvf.quantize(x, "nvfp4"))
+    contest = Contest("quantize bf16 -> nvfp4", x.size, lambda: kvf.quantize(x, "nvfp4"), REST)
     yield from against_memory(contest, Streaming(x, x.shape[-1] // 16, np.uint8), 0.2)
     torchao = optional("torchao.prototype.mx_formats.nvfp4_tensor", "quantize against torchao")
     if torchao is None:
@@ -224,7 +234,7 @@ def as_text(rows: list[Row], facts: dict[str, str], differences: list[str], *, o
     ]
     parts = ["- " + ", ".join(f"{name} {fact}" for name, fact in facts.items()), table(rows), NOTES]
     if faults:
-        parts.append("- First-touched pages per call, kvformat / reference, by row: " + "; ".join(faults))
+        parts.append("- Page faults per call, kvformat / reference: " + "; ".join(faults))
     parts += [f"- skipped: {line}" for line in _skipped]
     parts += [f"- MISSED: {line}" for line in differences]
     parts.append("All that is needed holds." if ok else "Something that is needed does not hold.")

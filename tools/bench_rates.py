@@ -16,8 +16,8 @@ except ImportError:  # not on Windows: page faults are then not counted
 Call = Callable[[], Any]
 
 #: seconds that one comparison may take, and how many pairs it takes at least and at most
-BUDGET = 4.0
-FEWEST, MOST = 7, 201
+BUDGET = 5.0
+FEWEST, MOST = 9, 201
 
 
 class Differs(Exception):  # noqa: N818 it is an answer: the two do not do the same work
@@ -69,11 +69,14 @@ class Contest:
     work: str
     elements: int
     ours: Call
+    #: seconds of rest before each timing: the OpenMP threads of torch and of Numba's loops spin on a core for up to
+    #: tens of milliseconds after their work, inside what would be timed next
+    rest: float = 0.0
 
     def against(self, reference: str, theirs: Call, *, at_least: float | None = None) -> Row:
         """Time both in turn, A B A B, each with its own output; the ratio is the median over the pairs."""
-        pairs = _pairs(self.ours, theirs)
-        times = [(_seconds(self.ours), _seconds(theirs)) for _ in range(pairs)]
+        pairs = self._pairs(theirs)
+        times = [(self._seconds(self.ours), self._seconds(theirs)) for _ in range(pairs)]
         ratios = [their_time / our_time for our_time, their_time in times]
         low, _, high = quantiles(ratios, n=4)
         return Row(
@@ -88,21 +91,20 @@ class Contest:
             faults=(_faults(self.ours), _faults(theirs)),
         )
 
+    def _seconds(self, call: Call) -> float:
+        time.sleep(self.rest)
+        start = time.perf_counter()
+        result = call()
+        elapsed = time.perf_counter() - start
+        del result  # giving the memory back is not part of either side
+        return elapsed
 
-def _seconds(call: Call) -> float:
-    start = time.perf_counter()
-    result = call()
-    elapsed = time.perf_counter() - start
-    del result  # giving the memory back is not part of either side
-    return elapsed
-
-
-def _pairs(ours: Call, theirs: Call) -> int:
-    """Warm both up (compilation, thread pools, the allocator) and see how many pairs the budget allows."""
-    for call in (ours, theirs):
-        call()
-    pair = _seconds(ours) + _seconds(theirs)
-    return max(FEWEST, min(MOST, int(BUDGET / pair)))
+    def _pairs(self, theirs: Call) -> int:
+        """Warm both up (compilation, thread pools, the allocator) and see how many pairs the budget allows."""
+        for call in (self.ours, theirs):
+            call()
+        pair = self._seconds(self.ours) + self._seconds(theirs) + 2 * self.rest
+        return max(FEWEST, min(MOST, int(BUDGET / pair)))
 
 
 def _faults(call: Call) -> int:

@@ -48,6 +48,7 @@ class Streaming:
         return np.empty(self.rows.shape, np.uint8), np.empty((len(self.rows), self.columns), self.dtype)
 
     def __call__(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The loop, its output allocated by NumPy."""
         codes, scales = self.outputs()
         stream(self.rows, codes, scales)
         return codes, scales

@@ -23,8 +23,15 @@ def check(
     documents = [_check_dump(path, as_json=as_json) for path in dumps] if dumps else [_check_sample(as_json=as_json)]
     status = worst(document["status"] for document in documents)
     if as_json:
-        print_json(documents[0] if len(documents) == 1 else {"reports": documents}, status)
+        print_json(documents[0] if len(documents) == 1 else _together(documents), status)
     return status
+
+
+def _together(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    """Several reports as one document: each with its own recipe and layout, and what they add up to."""
+    counts = {name: sum(document.get(name, 0) for document in documents) for name in ("compared", "mismatches")}
+    first = next(({"dump": each["dump"], **each["first"]} for each in documents if each.get("first")), None)
+    return {"recipe": None, "layout": None, **counts, "first": first, "reports": documents}
 
 
 def _check_dump(path: str, *, as_json: bool) -> dict[str, Any]:
@@ -36,7 +43,7 @@ def _check_dump(path: str, *, as_json: bool) -> dict[str, Any]:
         dump = Dump.load(path)
         from kvformat.verify import check as judge  # compiled code: a file that is no dump does not wait for it
 
-        with console.progress(path) as advance:
+        with console.progress(printable(path)) as advance:
             report = judge(dump, progress=advance)
     except InputError as error:
         if not as_json:

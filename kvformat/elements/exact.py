@@ -7,6 +7,7 @@ again, by search over all values instead of by bit arithmetic.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -142,7 +143,7 @@ def nearest(size: Fraction, steps: tuple[Fraction, ...], rounding: str) -> int:
         return 0
     if size >= steps[-1]:
         return len(steps) - 1
-    upper = next(i for i, step in enumerate(steps) if step >= size)
+    upper = bisect_left(steps, size)
     if steps[upper] == size or rounding == "up":
         return upper
     lower = upper - 1

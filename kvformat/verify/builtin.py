@@ -65,6 +65,8 @@ class Summary:
     def to_json(self) -> dict[str, Any]:
         """The rows as plain data."""
         return {
+            "recipe": "golden/<mode>",
+            "layout": None,
             "compared": self.compared,
             "mismatches": sum(row.mismatches for row in self.rows),
             "first": next((asdict(row) for row in self.rows if not row.ok), None),

@@ -75,11 +75,14 @@ def _chunks(dump: Dump) -> Iterator[tuple[int, int]]:
 
 
 def _tensor_scale(dump: Dump, side: Side, how: Recipe) -> np.float32 | None:
+    """The one scale per tensor that a recipe has: given by the dump, or computed over all rows, padding included."""
     given = dump.k_scale if side == "k" else dump.v_scale
-    levels = [level for level in how.outer if level.may_be_given]
-    if given is not None or not levels:
+    if given is not None or not how.outer:
         return given
-    (level,) = levels
+    if len(how.outer) > 1 or how.outer[0].granularity.name != "per_tensor":
+        shared = ", ".join(level.granularity.name for level in how.outer)
+        raise InputError(f"recipe {how.name} has scales {shared} beside the pages; a dump has one scale per tensor")
+    (level,) = how.outer
     parts = [statistics(level, checked(dump.rows(side, *chunk))) for chunk in _chunks(dump)]
     return tensor_scale(level, np.maximum.reduce(parts))
 

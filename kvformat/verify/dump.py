@@ -49,8 +49,8 @@ class Dump:
     #: int64 (tokens); checked: none past the end, no two alike, negative ones are padding
     slot_mapping: NDArray[np.int64]
     layout: Layout
-    #: None: the recipe of the layout's engine is meant
-    recipe: str | None
+    #: a name of the catalogue, or a recipe of the user's own; None: the recipe of the layout's engine is meant
+    recipe: str | Recipe | None
     k_scale: np.float32 | None
     v_scale: np.float32 | None
     producer: str
@@ -123,7 +123,7 @@ class Dump:
         entries = {
             "kvformat_dump": VERSION,
             "mode": layout.mode,
-            "recipe": self.recipe,
+            "recipe": self.recipe if self.recipe is None or isinstance(self.recipe, str) else self.recipe.name,
             "layout": layout.name,
             "order": layout.order,
             **{name: str(getattr(layout, name)) for name in _SIZES},
@@ -153,7 +153,7 @@ def _assemble(tensors: Mapping[str, NDArray[Any]], layout: Layout, recipe: str |
         pages=pages,
         slot_mapping=check_slots(tensors["slot_mapping"], pages.shape[0] * layout.block_size),
         layout=layout,
-        recipe=_recipe_name(recipe, mode),
+        recipe=_declared(recipe, mode),
         k_scale=_scale("k_scale", tensors.get("k_scale"), mode),
         v_scale=_scale("v_scale", tensors.get("v_scale"), mode),
         producer=producer,
@@ -197,15 +197,16 @@ def _scale(name: str, array: NDArray[Any] | None, mode: Mode) -> np.float32 | No
     return scale
 
 
-def _recipe_name(recipe: str | Recipe | None, mode: Mode) -> str | None:
+def _declared(recipe: str | Recipe | None, mode: Mode) -> str | Recipe | None:
     if recipe is None:
         return None
     from kvformat.recipes import recipe as find_recipe
+    from kvformat.recipes.catalogue import names
 
     found = find_recipe(recipe)
     if found.mode != mode.name:
         raise InputError(f"recipe {found.name} is for mode {found.mode}, but the layout is for mode {mode.name}")
-    return found.name
+    return found.name if found.name in names() and find_recipe(found.name) == found else found
 
 
 def _native(name: str, values: ArrayLike) -> NDArray[Any]:

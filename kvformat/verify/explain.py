@@ -24,7 +24,10 @@ _AFTER = ("encode", "round", "clamp", "select")
 
 
 def explain_code(row: NDArray[Any], expected: Quantized, found: Quantized, head: int, dim: int) -> dict[str, Any]:
-    """What is known of a code that differs. row: the input of this (token, head), (head_dim,)."""
+    """What is known of a code that differs where the scales of its head hold, else a scale would be the difference.
+
+    row: the input of this (token, head), (head_dim,).
+    """
     how, x = expected.recipe, row[dim]
     if how.element is None:
         return {
@@ -35,13 +38,12 @@ def explain_code(row: NDArray[Any], expected: Quantized, found: Quantized, head:
     fmt = element(how.element)
     scales = _scales(expected, row.size, head, dim)
     codes = {"expected": int(expected.codes[0, head, dim]), "found": int(found.codes[0, head, dim])}
-    stored = _scales(found, row.size, head, dim)
     return {
         "input": bits_of(x),
         "scale": _stored_scales(expected, scales, head, dim),
         "quotient": _quotient(how, scales, x, fmt),
         "expected": _code(codes["expected"], scales, how, fmt),
-        "found": _code(codes["found"], stored, how, fmt),
+        "found": _code(codes["found"], scales, how, fmt),
     }
 
 
@@ -187,7 +189,7 @@ def _tie(x: Number, fmt: ElementFormat) -> list[str] | None:
     if x.magnitude is None:
         return None
     steps = exact.magnitudes(fmt)
-    for below, above in pairwise(steps):
+    for below, above in pairwise(steps[:-1]):  # what would come after the largest value does not exist
         if 2 * x.magnitude == below + above:
             sign = -1 if x.negative else 1
             return [_text(float(sign * below)), _text(float(sign * above))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -104,9 +105,10 @@ def test_a_check_of_no_layout_is_no_success(monkeypatch):
     assert (summary.rows, summary.ok, summary.status) == ((), False, 2)
 
 
-def test_a_row_that_compared_nothing_is_not_ok(summary):
-    row = summary.rows[0]
-    assert not type(row)(**{**row.__dict__, "compared": 0}).ok
+@pytest.mark.parametrize("change", [{"compared": 0}, {"mismatches": 1}, {"found": "0 differences"}])
+def test_a_row_that_compared_nothing_or_does_not_hold_is_not_ok(summary, change):
+    assert summary.rows[0].ok
+    assert not replace(summary.rows[0], **change).ok
 
 
 def test_progress_goes_through_all_rows():

@@ -94,6 +94,17 @@ def test_nvfp4_a_wrong_nibble_shows_both_scales_and_the_bit():
     }
 
 
+def test_nvfp4_a_code_is_explained_with_the_scale_of_its_own_block():
+    # g = 1, block scales 1 and 12 / 6 = 2; in the second block 3 / 2 = 1.5 is code 0x3
+    report = after("nvfp4", [[6] + [0] * 15 + [12, 3] + [0] * 14], {8: 0x27}, k_scale=1, v_scale=1)
+    lines = said(report)
+    assert lines["place"] == "K code of token 0, head 0, dim 17"
+    assert lines["scale bs"] == "code 0x40 = 2"
+    assert lines["quotient"] == "1.5"
+    assert lines["expected"] == "code 0x3 = 1.5, decodes to 3"
+    assert lines["found"] == "code 0x2 = 1, decodes to 2"
+
+
 def test_nvfp4_a_quotient_that_float32_moves_over_a_border_says_so():
     # found by search: exactly x / (22 g) = 1.7500000017 (code 4), but d = 22 g rounds up and gives 1.7499999 (code 3)
     g, x = from_bits(0x3AD019FB, 0x3D7A5F42)

@@ -119,6 +119,7 @@ def test_swizzled_v_scales_read_linearly():
         ([1, 2, 6], "3 of 8 tokens (1, 2, 6)"),
         ([0, 2, 4, 6], "4 of 8 tokens (0, 2, 4, 6)"),
         ([1, 2, 3, 5, 7], "5 of 8 tokens (1, 2, 3, 5, ...)"),
+        (range(7), "7 of 8 tokens (0, 1, 2, 3, ...)"),
         (range(8), "all 8 tokens"),
     ],
 )
