@@ -28,7 +28,7 @@ class KVQuantMode(IntEnum):
     OCTAVE_K3V4 = 12
     OCTAVE_K3V3 = 13
     OCTAVE_K3V3_COMPACT = 14
-    CUSTOM = 12  # noqa: PIE796 vLLM's own: the integer of OCTAVE_K3V4, so each is an alias of the other
+    CUSTOM = 12
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ _DTYPES = (
     CacheDtype("octave_k3v3_compact", _M.OCTAVE_K3V3_COMPACT, "uint8", None, None, ("gfx942", "gfx950")),
     CacheDtype("ultraquant_4bit", _M.ULTRAQUANT_4BIT, "uint8", None, None, _TRITON),
     CacheDtype("int4_per_token_head", _M.INT4_PER_TOKEN_HEAD, "uint8", None, None, _TRITON,
-               ("the zero point lies in the low 4 bits of the float32 scale", "the Hadamard transform has three bit results")),
+               ("the zero point lies in the low 4 bits of the float32 scale",
+                "its Hadamard transform has three implementations with different bits")),
     CacheDtype("int8_per_token_head", _M.INT8_PER_TOKEN_HEAD, "int8", "vllm-0.33/triton/int8_per_token_head",
                "vllm-0.33", _TRITON, ("the scale is at least 1e-6", _PREFIX)),
     CacheDtype("fp8_per_token_head", _M.FP8_PER_TOKEN_HEAD, "uint8", "vllm-0.33/triton/fp8_per_token_head",

@@ -8,17 +8,32 @@ from kvformat.recipes.catalogue import (
     compressed_tensors,
     flashinfer,
     golden,
+    lmcache,
     modelopt,
     ocp,
     sglang,
+    tensorrt_llm,
     torchao,
     transformer_engine,
     vllm,
+    vllm_mla,
 )
 from kvformat.recipes.entry import parse_recipe
 from kvformat.recipes.program import Recipe
 
-_FAMILIES = (vllm, flashinfer, transformer_engine, torchao, modelopt, compressed_tensors, sglang, ocp)
+_FAMILIES = (
+    vllm,
+    vllm_mla,
+    flashinfer,
+    tensorrt_llm,
+    transformer_engine,
+    torchao,
+    modelopt,
+    compressed_tensors,
+    sglang,
+    lmcache,
+    ocp,
+)
 _RECIPES: dict[str, Recipe] = {each.name: each for each in golden.RECIPES}
 _RECIPES |= {entry["name"]: parse_recipe(entry) for family in _FAMILIES for entry in family.ENTRIES}
 

@@ -230,84 +230,72 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
         "notes": "ref_nvfp4_quant; the global scale is the encode multiplier.",
     },
     {
-        "name": f"{_PREFIX}/csrc/fp8_ds_mla",
-        "mode": "fp8_ds_mla",
-        "element": "e4m3fn",
-        "scales": [
-            {
-                "name": "s",
-                "granularity": "per_tile",
-                "program": "s = pow2_approx(max_number(div(amax_number(x), 448), 1e-4), up)",
-            }
-        ],
-        "code": "c = encode(div(x, s), e4m3fn)",
-        "value": "v = mul(c, s)",
-        "source": "vLLM 0.33.0, csrc/cache_kernels.cu L530-635",
-        "status": "admissible only",
-        "notes": "The 512 latent dims of an MLA record, per 128; the 64 RoPE dims are copied. Scales: powers of two.",
-    },
-    {
-        "name": f"{_PREFIX}/csrc/nvfp4_ds_mla",
-        "mode": "nvfp4_ds_mla",
+        "name": f"{_PREFIX}/csrc/nvfp4_4over6",
+        "mode": "nvfp4",
         "element": "e2m1fn",
         "scales": [
+            _GLOBAL,
             {
                 "name": "bs",
                 "granularity": "per_block",
                 "store": "e4m3fn",
-                "program": "bs = max_number(div(amax_number(x), 6), 0.001953125)",
-            }
+                "program": "bs = mul(div(1, g), mul(amax_number(x), rcp_approx(trial, ftz)))",
+                "trials": ["6", "4"],
+                # nvcc contracts q * dq - x and err + d * d; where the reciprocal is 0, the element counts in full
+                "error": """
+                    t = fma(c, rcp_approx(d, ftz), neg(x))
+                    t = select(d == 0, x, t)
+                    e = fma(t, t, e)
+                """,
+            },
         ],
-        "code": "c = encode(mul(x, div(1, bs)), e2m1fn)",
-        "value": "v = mul(c, bs)",
-        "source": "vLLM 0.33.0, csrc/nvfp4_ds_mla_cache_kernels.cu L73-177",
-        "notes": "The 352-byte record: no global scale; the RoPE part is e4m3fn without a scale.",
+        "code": """
+            d = rcp_approx(mul(bs, rcp_approx(div(1, g), ftz)), ftz)
+            d = select(bs == 0, 0, d)
+            c = encode(mul(x, d), e2m1fn)
+        """,
+        "value": "v = mul(mul(c, bs), g)",
+        "source": "vLLM 0.33.0, csrc/nvfp4_kv_cache_kernels.cu L74-160",
+        "status": "admissible only",
+        "notes": "Each block is tried with denominators 6 and 4; the squared error, summed in the order of the "
+        "elements, decides, and 4 is taken only if it is strictly better. Built with CUDA 12.9 or later, 16 elements a "
+        "thread; older builds add two sums of 8, and may choose otherwise.",
     },
     {
-        "name": f"{_PREFIX}/triton-v41/nvfp4_ds_mla",
-        "mode": "nvfp4_ds_mla",
-        "element": "e2m1fn",
-        "scales": [
-            {
-                "name": "bs",
-                "granularity": "per_block",
-                "store": "e4m3fn",
-                "program": "bs = clamp(mul(amax_number(x), 0.16666666666666666), 0.001953125, 448)",
-            }
-        ],
-        "code": "c = encode(div(x, bs), e2m1fn)",
-        "value": "v = mul(c, bs)",
-        "source": "vLLM 0.33.0, vllm/models/deepseek_v41/common/ops/fused_compress_quant_cache.py L481-538",
-        "notes": "The 288-byte record of DeepSeek V4.1, under the same dtype string as the 352-byte one.",
-    },
-    {
-        "name": f"{_PREFIX}/csrc/indexer_k",
-        "mode": "indexer_k",
-        "element": "e4m3fn",
-        "scales": [
-            {"name": "s", "granularity": "per_tile", "program": "s = div(max_number(amax_number(x), 1e-4), 448)"}
-        ],
-        "code": "c = encode(div(x, s), e4m3fn)",
-        "value": "v = mul(c, s)",
-        "source": "vLLM 0.33.0, csrc/cache_kernels.cu L638-705",
-        "notes": "Indexer K, 128 dims a scale, float32 scales; the floor comes before the division.",
-    },
-    {
-        "name": f"{_PREFIX}/csrc/indexer_k_ue8m0",
-        "mode": "indexer_k",
-        "element": "e4m3fn",
+        "name": f"{_PREFIX}/triton/int4_per_token_head",
+        "mode": "int4_per_token_head",
+        "element": "int4",
+        "prepare": """
+            x = flip_signs(x, 2654435769)
+            x = hadamard(x)
+            x = to(x, input)
+        """,
         "scales": [
             {
                 "name": "s",
-                "granularity": "per_tile",
-                "program": "s = pow2_approx(div(max_number(amax_number(x), 1e-4), 448), up)",
-                "store": "e8m0fnu up",
+                "granularity": "per_token_head",
+                "program": """
+                    low = smallest(x)
+                    w = max_number(mul(sub(largest(x), low), div_approx(1, 15)), 1e-6)
+                    z = div_full(neg(low), w)
+                    z = round(add(z, copysign(0.5, z)), toward_zero)
+                    s = splice(w, min_number(max_number(z, 0), 15), 4)
+                """,
             }
         ],
-        "code": "c = encode(div(x, s), e4m3fn)",
-        "value": "v = mul(c, s)",
-        "source": "vLLM 0.33.0, csrc/cache_kernels.cu L638-705",
+        # the nibble is 0 .. 15; int4 reads 8 .. 15 as negative numbers
+        "code": """
+            q = fma(x, div_full(1, w), low_bits(s, 4))
+            q = round(add(q, copysign(0.5, q)), toward_zero)
+            q = min_number(max_number(q, 0), 15)
+            c = encode(select(lt(q, 8), q, sub(q, 16)), int4)
+        """,
+        "value": "v = mul(sub(select(lt(c, 0), add(c, 16), c), low_bits(s, 4)), splice(s, 0, 4))",
+        "source": "vLLM 0.33.0, vllm/v1/attention/ops/int4_per_token_head.py L65-255, L1075-1167",
         "status": "admissible only",
-        "notes": "scale_fmt ue8m0 / mxfp8: the scale is exp2f(ceilf(log2f(.))), stored as its exponent.",
+        "notes": "A randomised Hadamard transform of the row, rounded to the input's dtype, then asymmetric int4; the "
+        "zero point lies in the low 4 bits of the float32 scale. The transform is that of the exact float32 butterfly; "
+        "the tensor-core ones (hadacore, Triton) round to bfloat16 inside and give other bits. The quantizer uses the "
+        "whole scale, the reader the one without its low bits. fp fusion is on.",
     },
 )
