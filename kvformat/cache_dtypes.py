@@ -60,15 +60,17 @@ _SCALE_ONE = "without a scale in the checkpoint, 1.0 is used; nothing is calibra
 _E5M2 = "the Triton and the ROCm AITER backends store e4m3 bytes under this name; CUDA, CPU and FlashInfer store e5m2"
 _V_SCALES = "SM100 swizzles the V scales inside groups of 4 tokens; SM80, 90 and 120 write them linear"
 _TWO_RECORDS = "two records have this name: 352 bytes (DeepSeek V3.2) and 288 bytes (V4.1), chosen by the model"
+_SAME = "must equal the model's dtype"
+_NOT_A_TENSOR = "one scale per 128 dims and not per tensor, whatever the mode says"
 _ALIAS = "OCTAVE_K3V4 and CUSTOM are one integer, 12"
 
 _M = KVQuantMode
 _DTYPES = (
     CacheDtype("auto", _M.NONE, "model", "golden/none", "vllm-0.33", _EVERYWHERE,
                ("a modelopt checkpoint resolves it to fp8_e4m3 or nvfp4",)),
-    CacheDtype("float16", _M.NONE, "float16", "golden/none", "vllm-0.33", _EVERYWHERE, ("must equal the model's dtype",)),
+    CacheDtype("float16", _M.NONE, "float16", "golden/none", "vllm-0.33", _EVERYWHERE, (_SAME,)),
     CacheDtype("bfloat16", _M.NONE, "bfloat16", "golden/none", "vllm-0.33", _EVERYWHERE,
-               ("must equal the model's dtype",)),
+               (_SAME,)),
     CacheDtype("fp8", _M.FP8_PER_TENSOR, "uint8", _CSRC_FP8, "vllm-0.33", _FP8, (_FNUZ, _SCALE_ONE, _PREFIX)),
     CacheDtype("fp8_e4m3", _M.FP8_PER_TENSOR, "uint8", _CSRC_FP8, "vllm-0.33", _FP8,
                (_FNUZ, _SCALE_ONE, "fp8 and fp8_e4m3 are one format, but the transfer handshake compares the strings")),
@@ -76,7 +78,7 @@ _DTYPES = (
                (_E5M2, "refused with fp8 checkpoints, except weight-only ones")),
     CacheDtype("fp8_inc", _M.FP8_PER_TENSOR, "float8_e4m3fn", None, None, ("gaudi",), ("Intel Gaudi only",)),
     CacheDtype("fp8_ds_mla", _M.FP8_PER_TENSOR, "uint8", "vllm-0.33/csrc/fp8_ds_mla", None, ("sm_90", "sm_100"),
-               ("per 128 dims, not per tensor, whatever the mode says", "the sparse MLA backend rewrites others to it")),
+               (_NOT_A_TENSOR, "the sparse MLA backend rewrites other fp8 strings to it")),
     CacheDtype("nvfp4_ds_mla", _M.NVFP4_DS_MLA, "uint8", "vllm-0.33/csrc/nvfp4_ds_mla", None, ("sm_100",),
                (_TWO_RECORDS,)),
     CacheDtype("turboquant_k8v4", _M.TURBOQUANT_K8V4, "uint8", None, None, _TRITON,

@@ -41,17 +41,17 @@ def compose(program: Program, names: tuple[str, ...]) -> Composed:
     """Compose `program` for a tuple of values with these names."""
     real = scalar(program)
     places = {name: place for place, name in enumerate(names)}
-    run: Any = inlined(lambda values: values)
+    parts: list[Any] = []
     count = len(names)
     for operation in program.steps:
         kinds = WORDS[operation.word].operands
         operands = tuple(
             _operand(text, kind, places, real) for text, kind in zip(operation.operands, kinds, strict=True)
         )
-        run = _then(run, _application(step(operation, real), operands))
+        parts.append(_growing(_application(step(operation, real), operands)))
         places[operation.target] = count
         count += 1
-    return Composed(run, places)
+    return Composed(_chained(parts), places)
 
 
 def _operand(text: str, kind: Kind, places: dict[str, int], real: Any) -> Any:
@@ -75,12 +75,18 @@ def _application(word: Any, operands: tuple[Any, ...]) -> Any:
     return inlined(lambda values: word(first(values), second(values), third(values)))
 
 
-def _then(run: Any, application: Any) -> Any:
-    def extended(values: Any) -> Any:
-        before = run(values)
-        return before + (application(before),)  # noqa: RUF005 numba knows no unpacking
+def _growing(application: Any) -> Any:
+    return inlined(lambda values: values + (application(values),))  # noqa: RUF005 numba knows no unpacking
 
-    return inlined(extended)
+
+def _chained(parts: list[Any]) -> Any:
+    # halves, and not one after the other: Numba's type inference recurses into every call
+    if not parts:
+        return inlined(lambda values: values)
+    if len(parts) == 1:
+        return parts[0]
+    first, second = _chained(parts[: len(parts) // 2]), _chained(parts[len(parts) // 2 :])
+    return inlined(lambda values: second(first(values)))
 
 
 def scalar(program: Program) -> Any:

@@ -69,7 +69,7 @@ def load_recipe(path: str | Path) -> Recipe:
     try:
         described = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: no readable TOML file: {error}") from None
+        raise InputError(f"{path}: no readable TOML file: {' '.join(str(error).split())}") from None
     try:
         return parse_recipe(described)
     except InputError as error:

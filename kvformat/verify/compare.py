@@ -40,15 +40,17 @@ class Place:
     column: int
 
 
-def check(dump: Dump, *, progress: Progress | None = None) -> Report:
+def check(dump: Dump, *, recipe: str | Recipe | None = None, progress: Progress | None = None) -> Report:
     """Judge a dump: every code and scale that its pages hold in the slots of its tokens, against its recipe.
 
     NaN codes and NaN scales compare as a class, everything else bit for bit. Bytes of slots that no token was written
     to are not judged. The work is done in chunks: beyond the mapped file it takes well under 1 GiB, however large the
-    dump. progress: called with (tokens done, tokens in all).
+    dump. recipe: judge by this one, whatever the dump declares. progress: called with (tokens done, tokens in all).
 
     Raises InputError where the dump cannot be judged: no token has a slot, or its recipe cannot take its K and V.
     """
+    if recipe is not None:
+        dump = dump.declaring(recipe)
     how = find_recipe(dump.layout.recipe if dump.recipe is None else dump.recipe).for_input(dump.key.dtype.name)
     slots = np.flatnonzero(dump.slot_mapping >= 0)
     if not len(slots):

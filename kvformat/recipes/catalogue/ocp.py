@@ -1,7 +1,8 @@
 """OCP Microscaling (MX) 1.0: MXFP4 and MXFP8 with the four ways to choose the shared exponent.
 
-The specification (section 6.3) requires `floor` at least and leaves NaN and Inf to the implementation; they are those
-of torchao 0.18.0, torchao/prototype/mx_formats/mx_tensor.py L109-410, which has all four.
+The specification (section 6.3) requires `floor` at least and leaves NaN, Inf and the other rules to the implementation.
+Here they are the plain arithmetic: every scale is the value of its byte, exponents are exact, a NaN makes the scale of
+its block NaN. torchao-0.18 and compressed-tensors-0.20 are two implementations, with departures of their own.
 """
 
 from __future__ import annotations
@@ -9,22 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-#: element format, its exponent range, and what the even rule adds half an ulp of before it takes the exponent
+#: element format, its largest value, the exponent of that, and from where on `even` takes the next exponent
 _FORMATS = {
     "mxfp4": ("e2m1fn", "6", 2, "1.75"),
     "mxfp8": ("e4m3fn", "448", 8, "1.9375"),
 }
 
 _NOTES = {
-    "floor": "Exponent of amax minus that of the largest element: amax / scale may exceed the largest value, which "
-    "then saturates.",
-    "ceil": "Exponent of amax, rounded up, minus that of the largest element: wastes a bit, amax = 5 takes 2^1.",
-    "even": "amax is first rounded to the element's mantissa, halves up, so that saturation is rare.",
-    "rceil": "amax / largest value, rounded up to a power of two: never saturates. cuBLAS and cvt.rp.satfinite.ue8m0 "
-    "compute this; torchao in eager mode takes a binary32 logarithm, which forgets the last bits.",
+    "floor": "The exponent of amax minus that of the largest element; amax / scale may exceed that element and saturate.",
+    "ceil": "As floor, but one more where amax is no power of two: wastes a bit, amax = 5 takes 2^1 for e2m1fn.",
+    "rceil": "amax / largest element, rounded up to a power of two: nothing saturates. This is cuBLAS and the "
+    "instruction cvt.rp.satfinite.ue8m0x2.",
+    "even": "As floor, after amax has been rounded to the element's mantissa width, halves up.",
 }
 
-# the exponent rules, on p = 2^floor(log2 amax) / 2^emax; 2^(128 - emax) is what the exponent field of an Inf gives
 _RULES = {
     "floor": "p",
     "ceil": "select(pow2(a, down) == a, p, mul(p, 2))",
@@ -35,22 +34,7 @@ _RULES = {
 def _exponent(rule: str, top: str, emax: int, even: str) -> str:
     if rule == "rceil":
         return f"s = pow2(div(amax(x), {top}), up)"
-    return f"""
-        a = amax(x)
-        p = mul(pow2(a, down), {2.0**-emax!r})
-        s = select(isinf(a), {2.0 ** (128 - emax)!r}, {_RULES[rule].format(even=even)})
-    """
-
-
-def _code(rule: str, element: str, top: str) -> str:
-    # 0xFF is read as the pattern of an Inf, 0x00 as 2^-126; rceil multiplies, and by 1 for 0x00
-    scaled = (
-        f"q = clamp(mul(x, select(le(s, {2.0**-127!r}), 1, div(1, s))), -{top}, {top})"
-        if rule == "rceil"
-        else f"q = div(x, select(isnan(s), inf, max(s, {2.0**-126!r})))"
-    )
-    nan = "q = select(isnan(q), 1.5, q)" if element == "e2m1fn" else ""  # f32_to_f4_unpacked shifts the NaN's bits out
-    return f"{scaled}\n{nan}\nc = encode(q, {element})"
+    return f"a = amax(x)\np = mul(pow2(a, down), {2.0**-emax!r})\ns = max(p, {_RULES[rule].format(even=even)})"
 
 
 def _entry(rule: str, name: str) -> Mapping[str, Any]:
@@ -67,11 +51,10 @@ def _entry(rule: str, name: str) -> Mapping[str, Any]:
                 "program": _exponent(rule, top, emax, even),
             }
         ],
-        "code": _code(rule, element, top),
+        "code": f"q = div(x, s)\nc = encode(select(isnan(s), {'0' if name == 'mxfp4' else 'nan'}, q), {element})",
         "value": "v = mul(c, s)",
-        "source": "OCP Microscaling Formats (MX) 1.0 section 6.3; torchao 0.18.0, "
-        "torchao/prototype/mx_formats/mx_tensor.py L109-410",
-        "notes": f"{_NOTES[rule]} The byte 0x00 is used as 2^-126 and read as 2^-127; a NaN makes the scale 0xFF.",
+        "source": "OCP Microscaling Formats (MX) 1.0, section 6.3",
+        "notes": f"{_NOTES[rule]} Inf takes the largest scale, 0xFE, and the largest code.",
     }
 
 
