@@ -18,6 +18,8 @@ import pytest
 from numpy.typing import NDArray
 
 import kvformat as kvf
+from kvformat.recipes import exact
+from kvformat.recipes.catalogue import recipe
 from tests.oracle.inputs import BFLOAT16, turning_points
 
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": BFLOAT16, "float16": np.dtype(np.float16)}
@@ -197,7 +199,7 @@ def _specials(rng: np.random.Generator, dtype: str, shape: tuple[int, int]) -> N
 
 def assert_same(
     x: NDArray,
-    recipe: str,
+    name: str,
     *,
     codes: NDArray,
     scales: NDArray,
@@ -208,7 +210,7 @@ def assert_same(
 
     scale: the per-tensor scale that was given; global_scale: the one that the library found.
     """
-    found = kvf.quantize(x, recipe, scale=scale)
+    found = kvf.quantize(x, name, scale=scale)
     scales = scales.reshape(found.scales.shape)
     codes = codes.reshape(found.codes.shape)
     assert scales.dtype == found.scales.dtype
@@ -225,10 +227,11 @@ def assert_same(
     _assert_none(wrong, "codes", found.codes, codes, x, np.broadcast_to(_over_codes(scales, codes.shape), codes.shape))
 
 
-def assert_told_apart(x: NDArray, recipe: str, neighbour: str, scale: float | None = None) -> None:
-    """On these elements the recipe and its nearest neighbour store something else."""
-    one, other = (kvf.quantize(x, name, scale=scale) for name in (recipe, neighbour))
-    assert one.codes.tobytes() != other.codes.tobytes() or one.scales.tobytes() != other.scales.tobytes()
+def assert_told_apart(x: NDArray, neighbour: str, *, codes: NDArray, scales: NDArray, scale: float | None = None) -> None:
+    """The nearest neighbour of the recipe whose library stores these codes and scales stores something else."""
+    # the slow twin: a compiled kernel of every neighbour would take as long as all else in here
+    other_codes, other_scales, _ = exact.quantize(x, recipe(neighbour), scale)
+    assert codes.tobytes() != other_codes.tobytes() or scales.tobytes() != other_scales.tobytes()
 
 
 def head(elements: list[float], width: int, dtype: str = "float32") -> NDArray:
@@ -236,10 +239,10 @@ def head(elements: list[float], width: int, dtype: str = "float32") -> NDArray:
     return _cast(np.array([[elements + [0.0] * (width - len(elements))]]), dtype)
 
 
-def digits(codes: NDArray, count: int) -> str:
-    """The first `count` codes, one hexadecimal digit each if they are all 4-bit, else two with spaces between."""
+def stored(codes: NDArray, count: int, *, bits: int = 8) -> str:
+    """The first `count` codes in hexadecimal: bytes with spaces between, or one digit each."""
     first = codes.reshape(-1)[:count].view(np.uint8)
-    return "".join(f"{c:x}" for c in first) if codes.max(initial=0) < 16 and count > 1 else first.tobytes().hex(" ")
+    return first.tobytes().hex(" ") if bits == 8 else "".join(f"{code:x}" for code in first)
 
 
 def _is_nan(scales: NDArray, found: kvf.Quantized) -> NDArray[np.bool_]:
