@@ -1,7 +1,7 @@
 """Composes a program's operations into one jitted function from the values it reads to all values it computes.
 
-Every operation becomes one small jitted function on a growing tuple; LLVM melts them into straight-line code. No
-operation is contracted, reordered or flushed, so a `float32` operation is the IEEE binary32 operation.
+The function is written out, one line per operation that calls its word's small jitted function; LLVM melts them into
+straight-line code. No operation is contracted, reordered or flushed, so a `float32` operation is the IEEE binary32 one.
 
 `real` operations run in float64, which is exact for what recipes use them for: one final quotient x / d, rounded to a
 code. x has 24 significant bits, d = bs * g at most 4 + 24 = 28, and a midpoint m between two codes at most 8 (int8), so
@@ -65,7 +65,7 @@ def _function(count: int, lines: list[str], known: dict[str, Any]) -> Any:
     # flat code: a chain of closures makes Numba infer types N calls deep, over tuples that grow N times
     taken = [f"v{place} = values[{place}]" for place in range(count)]
     computed = "".join(f"v{place}, " for place in range(count, count + len(lines)))
-    body = "\n    ".join([*taken, *lines, f"return values + ({computed})"])
+    body = "\n    ".join([*taken, *lines, f"return values + ({computed})" if lines else "return values"])
     exec(f"def run(values):\n    {body}", known)  # noqa: S102 the text is made of numbers and the names above
     return inlined(known["run"])
 

@@ -20,7 +20,8 @@ from kvformat.elements.formats import element
 from kvformat.errors import InputError
 from kvformat.recipes.normal import normal
 from kvformat.recipes.program import Recipe
-from kvformat.recipes.quantizer import Quantized, dequantize, quantize
+from kvformat.recipes.plain import quantize, values
+from kvformat.recipes.quantizer import Quantized
 
 #: groups in one batch of the search, and how many batches a search makes before it gives up
 _GROUPS = 256
@@ -156,20 +157,13 @@ def _borders(generator: Any, recipe: Recipe, x: NDArray[Any], scale: float | Non
     patterns = np.argsort(fmt.values(), kind="stable").astype(np.uint8)
     finite = patterns[np.isfinite(fmt.values()[patterns])]
     place = generator.integers(0, len(finite) - 1, (len(x), count))
-    ends = [_values(quantized, finite[place + step], x.shape[2]) for step in (0, 1)]
+    ends = [values(quantized, finite[place + step], x.shape[2]) for step in (0, 1)]
     with np.errstate(all="ignore"):
         middle = ((ends[0].astype(np.float64) + ends[1]) / 2).astype(x.dtype).astype(np.float32)
         unit = np.spacing(np.abs(middle)) * (65536 if x.dtype != np.float32 else 1)
         middle = middle + unit * generator.integers(-1, 2, middle.shape)
     top = np.abs(x[:, 0, :1].astype(np.float32))
     return np.where(np.abs(middle) < top, middle, 0).astype(np.float32)
-
-
-def _values(quantized: Quantized, codes: NDArray[np.uint8], width: int) -> NDArray[np.float32]:
-    padded = np.zeros((len(codes), 1, width), np.uint8)
-    padded[:, 0, 1:] = codes
-    likewise = Quantized(padded, quantized.scales, quantized.global_scale, quantized.recipe)
-    return dequantize(likewise)[:, 0, 1:]
 
 
 def _differing_rows(left: Recipe, right: Recipe, x: NDArray[Any], scale: float | None) -> NDArray[np.int64]:

@@ -42,10 +42,13 @@ class Flag:
 Value = Interval | Flag
 
 
-def run(program: Program, inputs: Mapping[str, Value], groups: Array) -> dict[str, Value]:
+def run(
+    program: Program, inputs: Mapping[str, Value], groups: Array, *, bounds: bool = True
+) -> dict[str, Value]:
     """The interval or flag of every name after the program; a code is an interval of ordered keys.
 
     groups: float32 (..., elements that share a scale), for reductions, which keep the last axis with length 1.
+    bounds: False gives the IEEE result of approximate words, as the engine does, and intervals are points.
     """
     dtype = np.float32 if program.precision == "float32" else np.float64
     values: dict[str, Value] = dict(inputs)
@@ -55,7 +58,7 @@ def run(program: Program, inputs: Mapping[str, Value], groups: Array) -> dict[st
                 values[operation.target] = _REDUCTIONS[operation.word](groups)
                 continue
             operands = [_operand(text, values, dtype) for text in operation.operands]
-            values[operation.target] = _apply(operation, operands)
+            values[operation.target] = _apply(operation, operands, bounds=bounds)
     return values
 
 
@@ -106,6 +109,14 @@ def encoded(operation: Operation, value: Value) -> Interval:
     return Interval(np.minimum(low, high), np.maximum(low, high))
 
 
+def patterns(keys: Value, fmt: ElementFormat) -> NDArray[np.uint8]:
+    """The codes, as unsigned patterns, of keys that are points."""
+    assert isinstance(keys, Interval)
+    order = np.argsort(_keys(np.arange(fmt.codes, dtype=np.uint8), fmt), kind="stable").astype(np.uint8)
+    codes: NDArray[np.uint8] = order[keys.low - _keys(order[:1], fmt)[0]]
+    return codes
+
+
 def decoded(keys: Value, fmt: ElementFormat) -> Interval:
     """The values of an interval of keys."""
     assert isinstance(keys, Interval)
@@ -128,7 +139,7 @@ def codes_inside(found: Array, fmt: ElementFormat, allowed: Value) -> NDArray[np
 # --- words on intervals --------------------------------------------------------------------------------------------
 
 
-def _apply(operation: Operation, operands: list[Any]) -> Value:
+def _apply(operation: Operation, operands: list[Any], *, bounds: bool) -> Value:
     word = operation.word
     if word == "encode":
         return encoded(operation, operands[0])
@@ -136,13 +147,13 @@ def _apply(operation: Operation, operands: list[Any]) -> Value:
         return _select(*operands)
     if word in _CONDITIONS:
         return _CONDITIONS[word](*operands)
-    if word == "pow2_approx":
+    if word == "pow2_approx" and bounds:
         return _pow2_approx(operands[0], *operation.attributes[1:])
     if word == "low_bits":
         return _low_bits(operands[0], int(operation.attributes[0]))
     if word in _OF_MAGNITUDE:
         operands = [_magnitude(operands[0]), *operands[1:]]
-    return _widened(_corners(_function(operation), operands), operation)
+    return _widened(_corners(_function(operation), operands), operation, WORDS[word].ulps if bounds else 0)
 
 
 def _corners(function: Callable[..., Array], operands: list[Interval]) -> Interval:
@@ -159,10 +170,10 @@ def _magnitude(a: Interval) -> Interval:
     return Interval(np.where(spans, a.low.dtype.type(0), np.minimum(*ends)), np.maximum(*ends))
 
 
-def _widened(value: Interval, operation: Operation) -> Interval:
+def _widened(value: Interval, operation: Operation, ulps: int) -> Interval:
     """The interval by as many units in the last place larger as the instruction may be off; zeros and Inf are exact."""
     low, high = value.low, value.high
-    for _ in range(WORDS[operation.word].ulps):
+    for _ in range(ulps):
         low = np.where(np.isfinite(low) & (low != 0), np.nextafter(low, -np.inf, dtype=low.dtype), low)
         high = np.where(np.isfinite(high) & (high != 0), np.nextafter(high, np.inf, dtype=high.dtype), high)
     return Interval(_flushed(low, operation), _flushed(high, operation))
@@ -282,6 +293,7 @@ _DIRECTED: dict[str, dict[str, Callable[..., Array]]] = {
     },
     "to": {"float16": _to(np.float16), "bfloat16": _bfloat16, "float32": _to(np.float32)},
     "pow2": {"down": _pow2_down, "up": _pow2_up},
+    "pow2_approx": {"down": _pow2_down, "up": _pow2_up},
 }
 
 

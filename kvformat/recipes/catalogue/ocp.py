@@ -17,7 +17,8 @@ _FORMATS = {
 }
 
 _NOTES = {
-    "floor": "The exponent of amax minus that of the largest element; amax / scale may exceed that element and saturate.",
+    "floor": "The exponent of amax minus that of the largest element; amax / scale may exceed that element and "
+    "saturate.",
     "ceil": "As floor, but one more where amax is no power of two: wastes a bit, amax = 5 takes 2^1 for e2m1fn.",
     "rceil": "amax / largest element, rounded up to a power of two: nothing saturates. This is cuBLAS and the "
     "instruction cvt.rp.satfinite.ue8m0x2.",
