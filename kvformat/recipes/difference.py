@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from kvformat.elements.formats import element
 from kvformat.errors import InputError
 from kvformat.recipes.normal import normal
-from kvformat.recipes.program import Recipe
 from kvformat.recipes.plain import quantize, values
+from kvformat.recipes.program import Recipe
 from kvformat.recipes.quantizer import Quantized
 
 #: groups in one batch of the search, and how many batches a search makes before it gives up
@@ -123,10 +123,10 @@ def _special(recipe: Recipe) -> Iterator[tuple[NDArray[Any], float | None]]:
     width = _width(recipe)
     rows = np.zeros((12, 1, width), np.float32)
     ties = [0.25, -0.25, 0.75, -0.75, 1.25, 1.75, 2.5, -2.5, 3.5, 5.0, 6.0, -0.0, 0.5, 1.5, 126.5, 127.0]
-    for row, values in enumerate(
+    for row, first in enumerate(
         ([0.0], [-0.0, 1.0], [np.nan, 1.0], [np.inf, 1.0], [-np.inf, -1.0], [1e-40, -1e-40], [1e-6, -1e-6], [3e38, 1.0])
     ):
-        rows[row, 0, : len(values)] = values
+        rows[row, 0, : len(first)] = first
     rows[8, 0, : len(ties)] = ties
     rows[9, 0, : len(ties)] = np.negative(ties) * np.float32(448 / 127)
     rows[10, 0, :4] = [0.005859375, 0.004, -0.0029296875, 0.0009765625]

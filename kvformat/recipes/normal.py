@@ -22,10 +22,13 @@ def normal(recipe: Recipe) -> Normal:
 
     Two recipes with equal normal forms compute the same from every input; the converse does not hold.
     """
-    parts: Normal = {}
+    parts: Normal = {"rows": tuple(map(str, recipe.prepare))} if recipe.prepare else {}
     for level in recipe.levels:
         stored = f"store {level.granularity.name} {level.multiplier} {level.store}"
         parts[f"scale {level.name}"] = (*_lines(level.program.operations, level.program, level.name), stored)
+        if level.trials:
+            error = (*_on_the_way(level), *recipe.code.operations, *level.error.operations)
+            parts["trials"] = (f"trial in {', '.join(level.trials)}", *_lines(error, level.error, "e"))
     parts["code"] = _lines((*_on_the_way(recipe.inner), *recipe.code.operations), recipe.code, "c")
     parts["value"] = _lines(recipe.value.operations, recipe.value, "v")
     return parts

@@ -51,6 +51,7 @@ class Dump:
     layout: Layout
     #: a name of the catalogue, or a recipe of the user's own; None: the recipe of the layout's engine is meant
     recipe: str | Recipe | None
+    #: the per-tensor scale as the recipe takes it: the decode multiplier, unless the recipe says otherwise
     k_scale: np.float32 | None
     v_scale: np.float32 | None
     producer: str

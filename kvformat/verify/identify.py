@@ -68,7 +68,7 @@ def identify(dump: Dump, declared: Recipe, token: int) -> Identity:
     for recipe in map(find_recipe, names()):
         if recipe.name == declared.name or recipe.element is None or not comparable(recipe, declared):
             continue
-        judged = _Judge(dump, recipe.for_input(dump.key.dtype.name), extremes)
+        judged = _Judge(dump, recipe.for_input(dump.key.dtype.name), declared, extremes)
         if judged.holds(around) and judged.holds(chunks):
             found[is_approximate(recipe)].append(recipe.name)
     tokens = sum(stop - start for start, stop in chunks)
@@ -78,11 +78,15 @@ def identify(dump: Dump, declared: Recipe, token: int) -> Identity:
 class _Judge:
     """One recipe against the bytes of a dump."""
 
-    def __init__(self, dump: Dump, recipe: Recipe, extremes: Mapping[Side, NDArray[np.float32]]) -> None:
+    def __init__(
+        self, dump: Dump, recipe: Recipe, declared: Recipe, extremes: Mapping[Side, NDArray[np.float32]]
+    ) -> None:
         self.dump = dump
         self.recipe = recipe
         given: dict[Side, np.float32 | None] = {"k": dump.k_scale, "v": dump.v_scale}
-        self.outer = {side: outer_scales(recipe, extremes[side], _as_given(recipe, given[side])) for side in SIDES}
+        self.outer = {
+            side: outer_scales(recipe, extremes[side], _as_given(recipe, declared, given[side])) for side in SIDES
+        }
 
     def holds(self, chunks: Sequence[tuple[int, int]]) -> bool:
         """Whether the recipe may give every code and scale of these tokens."""
@@ -102,10 +106,12 @@ class _Judge:
         return all(bool(good.all()) for good in within(rows, self.recipe, outer, codes, scales))
 
 
-def _as_given(recipe: Recipe, scale: np.float32 | None) -> np.float32 | None:
-    """A dump's scale, a decode multiplier, as the recipe takes it."""
-    encode = any(level.multiplier == "encode" for level in recipe.outer)
-    return np.float32(1) / scale if encode and scale is not None else scale
+def _as_given(recipe: Recipe, declared: Recipe, scale: np.float32 | None) -> np.float32 | None:
+    """A dump's scale, which is the declared recipe's own number, as another recipe takes it; None: computed anew."""
+    kinds = [{level.multiplier for level in each.outer if level.may_be_given} for each in (recipe, declared)]
+    if scale is None or kinds[0] == kinds[1]:
+        return scale
+    return None if "amax" in kinds[0] | kinds[1] else np.float32(1) / scale
 
 
 def _chunks(dump: Dump) -> list[tuple[int, int]]:

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.oracle import libraries
-from tests.oracle.inputs import turning_points
+from tests.oracle.inputs import is_nan, turning_points
 from tests.oracle.libraries import (
     adversarial,
     array,
@@ -143,5 +143,67 @@ def test_fp8_per_tensor_with_a_given_scale_is_compressed_tensors(dtype: str) -> 
 def test_microscaling_is_compressed_tensors(mode: str, dtype: str) -> None:
     element, _, tops = MX[mode]
     x = adversarial(element, dtype, width=32, units=np.exp2(np.arange(-136.0, 126)), tops=tops)
+    # what becomes of a NaN depends on whether torch's amax met it in a vector or in the rest (see the recipe)
+    x[is_nan(x)] = np.inf
     codes, scales = _mx(x, mode)
     assert_same(x, f"compressed-tensors-0.20/{mode}", codes=codes, scales=scales)
+
+
+# What tells a recipe from its nearest neighbour: elements, then the scale and first codes that the library stores.
+
+
+@pytest.mark.parametrize(
+    ("mode", "neighbour", "elements", "scale_byte", "codes"),
+    [
+        # a zero loses its sign
+        ("mxfp4", "torchao-0.18/even", [6.0, -0.25, -0.0], "7f", "780"),
+        # e2m1's 1.75 decides, although e4m3 would hold 448 without doubling the scale
+        ("mxfp8", "torchao-0.18/even", [448.0, 1.0], "80", "76 30"),
+    ],
+)
+def test_one_input_tells_a_microscaling_recipe_from_its_nearest_neighbour(
+    mode: str, neighbour: str, elements: list[float], scale_byte: str, codes: str
+) -> None:
+    x = head(elements, 32)
+    found = _mx(x, mode)
+    assert stored(found[1], 1) == scale_byte
+    assert stored(found[0], len(elements), bits=4 if mode == "mxfp4" else 8) == codes
+    assert_same(x, f"compressed-tensors-0.20/{mode}", codes=found[0], scales=found[1])
+    assert_told_apart(x, f"{neighbour}/{mode}", codes=found[0], scales=found[1])
+
+
+def test_an_nvfp4_block_scale_that_rounds_to_zero_becomes_an_eighth() -> None:
+    x = head([6 * 2.0**-10, 3 * 2.0**-10, -(2.0**-10)], 16)
+    codes, scales = _nvfp4(x, 1.0)
+    assert (stored(scales, 1), stored(codes, 3, bits=4)) == ("20", "008")
+    assert_same(x, "compressed-tensors-0.20/nvfp4", codes=codes, scales=scales, scale=1.0)
+    assert_told_apart(x, "vllm-0.33/emulation/nvfp4", codes=codes, scales=scales, scale=1.0)
+
+
+def test_the_global_scale_is_a_reciprocal_times_2688_in_the_inputs_dtype() -> None:
+    # 2688 / 0.494140625 is 5440 in bfloat16
+    amax = head([0.494140625], 16, "bfloat16")
+    assert float(_load("quantization.utils.helpers").generate_gparam(*rows(amax).aminmax())) == 5472
+    codes, scales = _nvfp4(amax, 5472)
+    assert_same(amax, "compressed-tensors-0.20/nvfp4", codes=codes, scales=scales, global_scale=5472)
+
+
+@pytest.mark.parametrize(
+    ("mode", "neighbour", "elements", "scale", "codes"),
+    [
+        # zeros have the machine epsilon of the dtype as their scale, where modelopt's is 0 and its codes NaN
+        ("fp8_per_tensor", "modelopt-0.47", [0.0, -0.0], 2.0**-23, "00 80"),
+        ("fp8_per_token_head", "modelopt-0.47", [0.0, -0.0], 2.0**-23, "00 80"),
+        # amax / 127.5
+        ("int8_per_token_head", "modelopt-0.47", [127.0, 0.5, 1.5, 126.5, -127.0], 0.9960784, "7f 01 02 7f 80"),
+    ],
+)
+def test_one_input_tells_a_scaled_recipe_from_its_nearest_neighbour(
+    mode: str, neighbour: str, elements: list[float], scale: float, codes: str
+) -> None:
+    x = head(elements, 64)
+    found = _scaled(x, mode)
+    assert found[1].reshape(()) == np.float32(scale)
+    assert stored(found[0], len(elements)) == codes
+    assert_same(x, f"compressed-tensors-0.20/{mode}", codes=found[0], scales=found[1])
+    assert_told_apart(x, f"{neighbour}/{mode}", codes=found[0], scales=found[1])

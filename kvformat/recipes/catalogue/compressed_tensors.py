@@ -29,7 +29,7 @@ def _mx(mode: str, element: str, largest_power: str, code: str, notes: str) -> M
                     p = pow2(a, down)
                     p = select(le(mul(p, 1.75), a), mul(p, 2), p)
                     d = select(le(p, 1.7014118346046923e+38), mul(p, {largest_power}), inf)
-                    d = max(d, 5.877471754111438e-39)
+                    d = max(select(isnan(a), 0, d), 5.877471754111438e-39)
                     s = select(isinf(d), 1, d)
                 """,
             }
@@ -38,8 +38,9 @@ def _mx(mode: str, element: str, largest_power: str, code: str, notes: str) -> M
         "value": "v = mul(c, s)",
         "source": "compressed-tensors 0.20.1, quantization/utils/mxfp_utils.py L170-249, compressors/mx_utils.py",
         "status": _VERIFIED,
-        "notes": "amax of 1.75 * 2^127 and more, Inf and NaN: codes of zero and the scale byte 127, which torch's cast "
-        f"of Inf to int32 gives on x86. float32 and bfloat16 only. {notes}".strip(),
+        "notes": "An amax of 1.75 * 2^127 or more, or Inf: codes of zero and the scale byte 127, which torch's cast of "
+        "Inf to int32 gives on x86. NaN: the scale byte 0 (torch's vectorized amax fills a NaN with ones, and adding "
+        f"to its bits wraps; the scalar code gives 127). float32 and bfloat16 only. {notes}".strip(),
     }
 
 
@@ -53,7 +54,7 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
                 "name": "g",
                 "granularity": "per_tensor",
                 "program": """
-                    g = to(div(2688, amax(x)), input)
+                    g = to(mul(to(rcp(amax(x)), input), 2688), input)
                     g = select(isinf(g), 1, g)
                     g = select(isnan(g), 1, g)
                 """,
@@ -79,7 +80,8 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
         "value": "v = mul(c, div(bs, g))",
         "source": f"{_HELPERS}, L324-353, compressors/nvfp4/helpers.py",
         "status": _VERIFIED,
-        "notes": "A block scale that rounds to 0 becomes 0.125. The global scale is the encode multiplier.",
+        "notes": "A block scale that rounds to 0 becomes 0.125. The global scale is the encode multiplier, 2688 / amax; "
+        "a Python number over a tensor is the tensor's reciprocal times the number in torch, in the input's dtype.",
     },
     {
         "name": "compressed-tensors-0.20/fp8_per_tensor",

@@ -25,6 +25,7 @@ _MX_QUOTIENT = """
     q = div(x, d)
 """
 
+
 def _mx(rounding: str, mode: str, program: str, notes: str, code: str = _MX_QUOTIENT, **more: Any) -> Mapping[str, Any]:
     four = mode == "mxfp4"
     return {
