@@ -80,8 +80,8 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
         "value": "v = mul(c, div(bs, g))",
         "source": f"{_HELPERS}, L324-353, compressors/nvfp4/helpers.py",
         "status": _VERIFIED,
-        "notes": "A block scale that rounds to 0 becomes 0.125. The global scale is the encode multiplier, 2688 / amax; "
-        "a Python number over a tensor is the tensor's reciprocal times the number in torch, in the input's dtype.",
+        "notes": "A block scale that rounds to 0 becomes 0.125. The global scale is the encode multiplier 2688 / amax, "
+        "which torch computes as the reciprocal times 2688 (a Python number), each rounded to the input's dtype.",
     },
     {
         "name": "compressed-tensors-0.20/fp8_per_tensor",
