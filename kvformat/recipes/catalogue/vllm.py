@@ -58,18 +58,20 @@ def _per_token_head(
 _INT8_UNFUSED = """
     q = mul(x, div_full(1, s))
     q = add(q, copysign(0.5, q))
-    c = encode(round(max_number(min_number(q, 127), -128), toward_zero), int8)
+    c = encode(round(min_number(max_number(q, -128), 127), toward_zero), int8)
 """
 # fp fusion, on by default, contracts the product and the sum: one rounding fewer than the source says
 _INT8_FUSED = """
     r = div_full(1, s)
     q = fma(x, r, copysign(0.5, mul(x, r)))
-    c = encode(round(max_number(min_number(q, 127), -128), toward_zero), int8)
+    c = encode(round(min_number(max_number(q, -128), 127), toward_zero), int8)
 """
 
 
+# tl.clamp is max, then min: a NaN (a row with Inf has them, Inf * 0) takes the lower bound. From sm_90 on, symmetric
+# bounds compile to min.xorsign.abs, which gives a NaN the bound with the NaN's sign instead.
 def _fp8_code(top: str, element: str) -> str:
-    return f"c = encode(max_number(min_number(mul(x, div_full(1, s)), {top}), -{top}), {element})"
+    return f"c = encode(min_number(max_number(mul(x, div_full(1, s)), -{top}), {top}), {element})"
 
 
 _NVFP4_SOURCE = "vLLM 0.33.0, csrc/nvfp4_kv_cache_kernels.cu L169-303, csrc/quantization/fp4/nvfp4_utils.cuh L219-302"
