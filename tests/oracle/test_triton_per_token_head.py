@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.oracle import libraries
+from tests.oracle.inputs import is_nan
 from tests.oracle.libraries import adversarial, assert_same, assert_told_apart, head, stored
 
 HEAD_DIM, TOKENS = 64, 256
@@ -45,7 +46,7 @@ INPUTS = _inputs()
 
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, NDArray]:
-    """What the kernel stores, by "<input> <mode> <part>"; in a process of its own, as importing chooses the interpreter."""
+    """What the kernel stores, by "<input> <mode> <part>"; run in a process of its own, as an import decides how."""
     libraries.load("triton", "3.", "triton")
     folder = tmp_path_factory.mktemp("triton")
     np.savez(folder / "in.npz", **{name: x.astype(np.float32).reshape(-1, HEAD_DIM) for name, x in INPUTS.items()})

@@ -30,7 +30,7 @@ def _quantize_row(rows, scales, quotients, codes, top, lowest, DIMS: tl.constexp
     q = x * (1.0 / scale)
     if INTEGER:
         q = tl.where(q >= 0, q + 0.5, q - 0.5)
-    q = tl.minimum(tl.maximum(q, lowest), top)
+    q = tl.clamp(q, lowest, top)
     tl.store(quotients + row * DIMS + dims, q)
     if INTEGER:
         tl.store(codes + row * DIMS + dims, q.to(tl.int8))
