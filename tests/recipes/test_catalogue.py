@@ -39,10 +39,15 @@ def test_an_entry_says_what_it_is_where_it_was_read_and_how_far_it_can_be_truste
     assert recipe.status != "admissible only" or is_approximate(recipe)
 
 
+#: their codes show the sign of a NaN that Inf / Inf or 0 / 0 made, which IEEE 754 leaves open (x86 sets it)
+SIGN_OF_NAN = {f"torchao-0.18/{rule}/mxfp4" for rule in ("floor", "ceil", "even")}
+
+
 def _assert_engine_is_twin(x, recipe, scale=None):
     found = kvf.quantize(x, recipe, scale=scale)
     codes, scales, shared = exact.quantize(x, recipe, scale)
-    assert_same_codes(found.codes, codes, x)
+    kept = np.where((recipe.name in SIGN_OF_NAN) & ~np.isfinite(x), 0b0111, 0xFF).astype(codes.view(np.uint8).dtype)
+    assert_same_codes(found.codes.view(np.uint8) & kept, codes.view(np.uint8) & kept, x)
     (assert_same_values if scales.dtype == np.float32 else assert_same_codes)(found.scales, scales)
     assert_same_values(np.array(found.global_scale), np.array(shared, np.float32))
 
@@ -56,11 +61,18 @@ def test_the_engine_is_its_exact_twin_on_every_edge(name):
             _assert_engine_is_twin(x, recipe, 0.037)
 
 
-def _judged(x, recipe, found, codes, scales):
+def _judged(x, recipe, codes, scales):
     definite = recipe.for_input(x.dtype.name)
+    if any(not level.granularity.shares_heads for level in recipe.outer):  # each head has a scale of its own
+        good = [_judged_rows(x[:, [head]], definite, codes[:, [head]], scales[::2])[1] for head in range(x.shape[1])]
+        return np.ones((0, 0), bool), np.stack(good, axis=1)
+    return _judged_rows(x, definite, codes, scales)
+
+
+def _judged_rows(x, recipe, codes, scales):
     rows = x.astype(np.float32).reshape(-1, x.shape[-1])
-    outer = outer_scales(definite, rows.reshape(-1), None)
-    return within(rows, definite, outer, codes.reshape(rows.shape), scales.reshape(len(rows), -1))
+    outer = outer_scales(recipe, rows.reshape(-1), None)
+    return within(rows, recipe, outer, codes.reshape(rows.shape), scales.reshape(len(rows), -1))
 
 
 def _bytes(found, recipe, rows):
@@ -88,7 +100,7 @@ def test_the_ieee_result_is_admissible(name):
     recipe = find(name)
     for x in (adversarial.finite(), adversarial.anything(), adversarial.ordinary()):
         found = kvf.quantize(x, recipe)
-        good_scales, good = _judged(x, recipe, found, *_bytes(found, recipe, x.shape[0] * x.shape[1]))
+        good_scales, good = _judged(x, recipe, *_bytes(found, recipe, x.shape[0] * x.shape[1]))
         assert good_scales.all()
         assert good.all()
 
@@ -99,19 +111,20 @@ def test_without_approximate_words_only_the_engines_bytes_are_admissible(name):
     for x in (adversarial.finite(), adversarial.anything()):
         found = kvf.quantize(x, recipe)
         codes, scales = _bytes(found, recipe, x.shape[0] * x.shape[1])
-        assert all(mask.all() for mask in _judged(x, recipe, found, codes, scales))
+        assert all(mask.all() for mask in _judged(x, recipe, codes, scales))
         for steps in (-1, 1):
             other, exists = _steps_away(codes, element(recipe.element), steps)
-            _, good = _judged(x, recipe, found, other, scales)
+            _, good = _judged(x, recipe, other, scales)
             assert not good[exists.reshape(good.shape)].any()
             if recipe.inner is None:
                 continue
             if scales.dtype == np.float32:
-                with np.errstate(over="ignore", invalid="ignore"):
-                    other, exists = np.nextafter(scales, np.float32(np.inf * steps)), ~np.isnan(scales)
+                with np.errstate(all="ignore"):
+                    other = np.nextafter(scales, np.float32(np.inf * steps))
+                exists = ~np.isnan(scales) & (other != scales)
             else:
                 other, exists = _steps_away(scales, element(recipe.inner.storing.attributes[0]), steps)
-            good_scales, _ = _judged(x, recipe, found, codes, other)
+            good_scales, _ = _judged(x, recipe, codes, other)
             assert not good_scales[exists.reshape(good_scales.shape)].any()
 
 
@@ -123,5 +136,5 @@ def test_no_bound_reaches_two_codes_further(name):
     codes, scales = _bytes(found, recipe, x.shape[0] * x.shape[1])
     for steps in (-2, 2):
         other, exists = _steps_away(codes, element(recipe.element), steps)
-        _, good = _judged(x, recipe, found, other, scales)
+        _, good = _judged(x, recipe, other, scales)
         assert not good[exists.reshape(good.shape)].any()
