@@ -36,6 +36,12 @@ def _load(module: str) -> Any:
     return libraries.load("compressed-tensors", "0.20.1", f"compressed_tensors.{module}")
 
 
+@pytest.fixture(autouse=True)
+def _installed() -> None:
+    """Skips before any input is made."""
+    _load("quantization")
+
+
 def _arguments(bits: int, kind: str, strategy: str, **more: Any) -> Any:
     return _load("quantization").QuantizationArgs(
         num_bits=bits, type=kind, strategy=strategy, symmetric=True, dynamic=True, **more

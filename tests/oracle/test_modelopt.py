@@ -36,6 +36,12 @@ def _load(module: str) -> Any:
     return libraries.load("nvidia-modelopt", "0.47.0", f"modelopt.torch.quantization.qtensor.{module}")
 
 
+@pytest.fixture(autouse=True)
+def _installed() -> None:
+    """Skips before any input is made."""
+    _load("nvfp4_tensor")
+
+
 def _nvfp4(x: NDArray, scale: float | None) -> tuple[NDArray, NDArray, float]:
     import torch
 

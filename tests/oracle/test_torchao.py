@@ -34,6 +34,12 @@ def _load(module: str) -> Any:
     return libraries.load("torchao", "0.18.0", f"torchao.{module}")
 
 
+@pytest.fixture(autouse=True)
+def _installed() -> None:
+    """Skips before any input is made."""
+    _load("prototype.mx_formats.mx_tensor")
+
+
 def _nvfp4(x: NDArray, scale: float | None) -> tuple[NDArray, NDArray]:
     import torch
 
