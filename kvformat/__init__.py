@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kvformat.cache import PagedCache as PagedCache
+    from kvformat.cache_dtypes import KVQuantMode as KVQuantMode
+    from kvformat.cache_dtypes import mode as mode
     from kvformat.elements.codec import decode as decode
     from kvformat.elements.codec import encode as encode
     from kvformat.elements.formats import ElementFormat as ElementFormat
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
     from kvformat.errors import InputError as InputError
     from kvformat.layouts import Layout as Layout
     from kvformat.layouts import layout as layout
+    from kvformat.layouts import load_layout as load_layout
     from kvformat.recipes import Recipe as Recipe
+    from kvformat.recipes import load_recipe as load_recipe
     from kvformat.recipes import recipe as recipe
     from kvformat.recipes.quantizer import Quantized as Quantized
     from kvformat.recipes.quantizer import quantize as quantize
@@ -35,6 +39,10 @@ _HOMES = {
     "unpack_nibbles": "kvformat.elements.packing",
     "InputError": "kvformat.errors",
     "Recipe": "kvformat.recipes",
+    "load_recipe": "kvformat.recipes",
+    "load_layout": "kvformat.layouts",
+    "KVQuantMode": "kvformat.cache_dtypes",
+    "mode": "kvformat.cache_dtypes",
     "recipe": "kvformat.recipes",
     "quantize": "kvformat.recipes.quantizer",
     "Quantized": "kvformat.recipes.quantizer",

@@ -14,7 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from spec_pages import elements, index, layouts, recipes
+from spec_pages import atlas, dtypes, elements, index, layouts, recipes, vendors
 from spec_pages.text import MARK
 
 SPEC = Path(__file__).resolve().parents[1] / "spec"
@@ -22,7 +22,8 @@ SPEC = Path(__file__).resolve().parents[1] / "spec"
 
 def generate() -> dict[str, str]:
     """The text of every generated file by its path under spec/. Raises AssertionError for a statement that is false."""
-    return {**index.files(), **elements.files(), **recipes.files(), **layouts.files()}
+    parts = (index, elements, recipes, vendors, atlas, layouts, dtypes)
+    return {name: text for part in parts for name, text in part.files().items()}
 
 
 def differences(files: dict[str, str], target: Path) -> list[str]:

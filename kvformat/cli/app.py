@@ -10,6 +10,7 @@ from typing import Annotated, cast
 import typer
 
 from kvformat import __version__
+from kvformat.cli import recipes
 from kvformat.cli.check import check
 from kvformat.cli.explain import explain
 from kvformat.cli.layout import layout
@@ -32,6 +33,7 @@ app.command("explain", context_settings={"ignore_unknown_options": True})(explai
 app.command("table")(table)
 app.command("layout")(layout)
 app.command("sweep")(sweep)
+app.add_typer(recipes.app, name="recipes")
 
 
 def _print_version(asked: bool) -> None:

@@ -7,20 +7,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvformat.cli.outcome import CANNOT_JUDGE, complain, print_json, printable, say, worst
+from kvformat.cli.recipes import find
 from kvformat.errors import InputError
+from kvformat.layouts import load_layout
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from kvformat.recipes import Recipe
     from kvformat.verify.builtin import Summary
 
 
 def check(
     dumps: Annotated[list[str] | None, typer.Argument(metavar="[DUMP]...", help="Dumps (safetensors files).")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Judge by this recipe (name, mode or TOML file).")] = None,
+    layout_file: Annotated[str | None, typer.Option(help="A TOML file with a layout that dumps may name.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
     """Judge dumps bit for bit. Without one: write, judge and break pages of real K and V in every mode and layout."""
-    documents = [_check_dump(path, as_json=as_json) for path in dumps] if dumps else [_check_sample(as_json=as_json)]
+    if not dumps and (recipe or layout_file):
+        raise InputError("--recipe and --layout-file say how to judge a dump; name one")
+    if layout_file:
+        load_layout(layout_file)
+    how = find(recipe) if recipe else None
+    documents = (
+        [_check_dump(path, how, as_json=as_json) for path in dumps] if dumps else [_check_sample(as_json=as_json)]
+    )
     status = worst(document["status"] for document in documents)
     if as_json:
         print_json(documents[0] if len(documents) == 1 else _together(documents), status)
@@ -34,7 +46,7 @@ def _together(documents: list[dict[str, Any]]) -> dict[str, Any]:
     return {"recipe": None, "layout": None, **counts, "first": first, "reports": documents}
 
 
-def _check_dump(path: str, *, as_json: bool) -> dict[str, Any]:
+def _check_dump(path: str, recipe: Recipe | None, *, as_json: bool) -> dict[str, Any]:
     """The report on one dump as plain data, printed unless `as_json`. A dump that cannot be judged stops no other."""
     from kvformat.cli import console
     from kvformat.verify.dump import Dump
@@ -44,7 +56,7 @@ def _check_dump(path: str, *, as_json: bool) -> dict[str, Any]:
         from kvformat.verify import check as judge  # compiled code: a file that is no dump does not wait for it
 
         with console.progress(printable(path)) as advance:
-            report = judge(dump, progress=advance)
+            report = judge(dump, recipe=recipe, progress=advance)
     except InputError as error:
         if not as_json:
             complain(str(error))

@@ -63,11 +63,26 @@ def _round_shift(conversion: Any, pattern: Any, shift: Any) -> Any:
         odd = uint(uint(pattern >> uint(shift & width)) & one)
         return uint(uint(uint(pattern + below_half) + odd) >> uint(shift & width))
 
-    return {"down": down, "up": up, "nearest_even": nearest_even}[conversion.value.rounding]
+    def nearest_away(conversion: Any, pattern: Any, shift: Any) -> Any:
+        half = uint(one << uint(uint(shift - one) & width))
+        return uint(uint(pattern + half) >> uint(shift & width))
+
+    def nearest_toward_zero(conversion: Any, pattern: Any, shift: Any) -> Any:
+        below_half = uint(uint(one << uint(uint(shift - one) & width)) - one)
+        return uint(uint(pattern + below_half) >> uint(shift & width))
+
+    directions = {
+        "down": down,
+        "up": up,
+        "nearest_even": nearest_even,
+        "nearest_away": nearest_away,
+        "nearest_toward_zero": nearest_toward_zero,
+    }
+    return directions[conversion.value.rounding]
 
 
 def encode_bits(conversion: Any, bits: Any) -> Any:
-    """The code (an unsigned pattern, uint8) of one number, given as the bits of its binary32 or binary64."""
+    """The code of one number, given as the bits of its binary32 or binary64: an unsigned pattern, uint8 (or uint16)."""
     raise NotImplementedError("compiled code only")
 
 
@@ -103,13 +118,18 @@ def _encoder(conversion: Conversion, source: _Source) -> Any:
     nan_code = uint(fmt.nan_input_code)
     negative_zero = fmt.has_negative_zero
     integer = fmt.kind == "integer"
-    zero = uint(0)
+    zero, one = uint(0), sint(1)
+    same_range = source.bias == fmt.bias
     mask = uint(fmt.codes - 1)
+    out = np.uint8 if fmt.bits <= 8 else np.uint16
 
     def encode(conversion: Any, bits: Any) -> Any:
         magnitude = uint(bits & absolute)
         exponent = sint(magnitude >> mantissa)
-        significand = uint(uint(magnitude & fraction) | implicit)
+        # a subnormal input has no implicit bit; only bfloat16, with the exponents of binary32, can tell
+        hidden = implicit if exponent >= one or not same_range else zero
+        significand = uint(uint(magnitude & fraction) | hidden)
+        exponent = max(exponent, one)
         above = sint(max(exponent, lowest) - lowest)
         below = sint(min(max(sint(lowest - exponent), sint(0)), most))
         pattern = uint(uint(uint(above) << mantissa) + significand)
@@ -123,7 +143,7 @@ def _encoder(conversion: Conversion, source: _Source) -> Any:
         else:
             code = code if code <= largest else beyond
             code = uint(code | sign) if negative_zero or code != zero else code
-        return np.uint8(nan_code if magnitude > infinity else code)
+        return out(nan_code if magnitude > infinity else code)
 
     return encode
 
@@ -189,7 +209,11 @@ def encode(
     x: float32, float16, bfloat16 or float64 of any shape; Python numbers count as float64. Returns codes of x's shape,
     int8 for int8 / int4, else uint8; 4-bit codes one per byte. Raises InputError.
     """
-    how = conversion(fmt, overflow, rounding)
+    return encode_by(x, conversion(fmt, overflow, rounding))
+
+
+def encode_by(x: ArrayLike, how: Conversion) -> NDArray[Any]:
+    """`encode` by a policy that is already at hand; recipes know roundings that `encode` does not offer."""
     bits = _bits(x)
     codes = np.empty(bits.shape, np.uint8)
     flat_bits, flat_codes = bits.reshape(-1), codes.reshape(-1)

@@ -151,7 +151,8 @@ def nearest(size: Fraction, steps: tuple[Fraction, ...], rounding: str) -> int:
         return lower
     below, above = size - steps[lower], steps[upper] - size
     if below == above:
-        return lower if lower % 2 == 0 else upper
+        tie = {"nearest_even": lower + lower % 2, "nearest_away": upper, "nearest_toward_zero": lower}
+        return tie[rounding]
     return lower if below < above else upper
 
 

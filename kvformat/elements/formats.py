@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Overflow = Literal["saturate", "ieee"]
-Rounding = Literal["nearest_even", "up", "down"]
+#: `nearest_away`, `nearest_toward_zero`: to nearest, ties away from or toward zero; recipes of some libraries need them
+Rounding = Literal["nearest_even", "up", "down", "nearest_away", "nearest_toward_zero"]
 
 
 @dataclass(frozen=True)
@@ -255,6 +256,35 @@ _FORMATS = (
         rounding_required=False,
         source="two's complement",
     ),
+)
+
+
+def _binary(name: str, exponent_bits: int, mantissa_bits: int) -> ElementFormat:
+    top = ((1 << exponent_bits) - 1) << mantissa_bits  # exponent field of Inf and NaN
+    sign = 1 << (exponent_bits + mantissa_bits)
+    payloads = range(1, 1 << mantissa_bits)
+    return ElementFormat(
+        name=name,
+        kind="float",
+        bits=1 + exponent_bits + mantissa_bits,
+        exponent_bits=exponent_bits,
+        mantissa_bits=mantissa_bits,
+        bias=(1 << (exponent_bits - 1)) - 1,
+        max_code=top - 1,
+        nan_codes=tuple(s + top + payload for s in (0, sign) for payload in payloads),
+        nan_input_code=top + (1 << (mantissa_bits - 1)),
+        inf_codes=(top, sign + top),
+        overflow_code=top,
+        has_negative_zero=True,
+        roundings=("nearest_even",),
+        rounding_required=False,
+        source="IEEE 754-2019 section 3.4" if name == "float16" else "the upper half of IEEE binary32",
+    )
+
+
+#: binary formats that arithmetic may round through on its way; caches of mode none hold them, no codes do
+BINARIES: Mapping[str, ElementFormat] = MappingProxyType(
+    {"float16": _binary("float16", 5, 10), "bfloat16": _binary("bfloat16", 8, 7)}
 )
 
 #: every element format by name

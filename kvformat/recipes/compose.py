@@ -1,7 +1,7 @@
 """Composes a program's operations into one jitted function from the values it reads to all values it computes.
 
-Every operation becomes one small jitted function on a growing tuple; LLVM melts them into straight-line code. No
-operation is contracted, reordered or flushed, so a `float32` operation is the IEEE binary32 operation.
+The function is written out, one line per operation that calls its word's small jitted function; LLVM melts them into
+straight-line code. No operation is contracted, reordered or flushed, so a `float32` operation is the IEEE binary32 one.
 
 `real` operations run in float64, which is exact for what recipes use them for: one final quotient x / d, rounded to a
 code. x has 24 significant bits, d = bs * g at most 4 + 24 = 28, and a midpoint m between two codes at most 8 (int8), so
@@ -41,46 +41,33 @@ def compose(program: Program, names: tuple[str, ...]) -> Composed:
     """Compose `program` for a tuple of values with these names."""
     real = scalar(program)
     places = {name: place for place, name in enumerate(names)}
-    run: Any = inlined(lambda values: values)
-    count = len(names)
-    for operation in program.steps:
+    known: dict[str, Any] = {"real": real}
+    lines: list[str] = []
+    for place, operation in enumerate(program.steps, len(names)):
+        known[f"word{place}"] = step(operation, real)
         kinds = WORDS[operation.word].operands
-        operands = tuple(
-            _operand(text, kind, places, real) for text, kind in zip(operation.operands, kinds, strict=True)
-        )
-        run = _then(run, _application(step(operation, real), operands))
-        places[operation.target] = count
-        count += 1
-    return Composed(run, places)
+        operands = [_operand(text, kind, places, known) for text, kind in zip(operation.operands, kinds, strict=True)]
+        lines.append(f"v{place} = word{place}({', '.join(operands)})")
+        places[operation.target] = place
+    return Composed(_function(len(names), lines, known), places)
 
 
-def _operand(text: str, kind: Kind, places: dict[str, int], real: Any) -> Any:
+def _operand(text: str, kind: Kind, places: dict[str, int], known: dict[str, Any]) -> str:
     if text not in places and is_constant(text):
-        constant = real(text)
-        return inlined(lambda values: constant)
-    place = places[text]
-    if kind == "flag":
-        return inlined(lambda values: values[place])
-    return inlined(lambda values: real(values[place]))  # to `real` it is exact
+        name = f"constant{len(known)}"
+        known[name] = known["real"](text)
+        return name
+    return f"v{places[text]}" if kind == "flag" else f"real(v{places[text]})"  # to `real` it is exact
 
 
-def _application(word: Any, operands: tuple[Any, ...]) -> Any:
-    first, *rest = operands
-    if not rest:
-        return inlined(lambda values: word(first(values)))
-    second, *rest = rest
-    if not rest:
-        return inlined(lambda values: word(first(values), second(values)))
-    (third,) = rest
-    return inlined(lambda values: word(first(values), second(values), third(values)))
-
-
-def _then(run: Any, application: Any) -> Any:
-    def extended(values: Any) -> Any:
-        before = run(values)
-        return before + (application(before),)  # noqa: RUF005 numba knows no unpacking
-
-    return inlined(extended)
+def _function(count: int, lines: list[str], known: dict[str, Any]) -> Any:
+    """The function that takes `count` values and gives them and one more for each line."""
+    # flat code: a chain of closures makes Numba infer types N calls deep, over tuples that grow N times
+    taken = [f"v{place} = values[{place}]" for place in range(count)]
+    computed = "".join(f"v{place}, " for place in range(count, count + len(lines)))
+    body = "\n    ".join([*taken, *lines, f"return values + ({computed})" if lines else "return values"])
+    exec(f"def run(values):\n    {body}", known)  # noqa: S102 the text is made of numbers and the names above
+    return inlined(known["run"])
 
 
 def scalar(program: Program) -> Any:

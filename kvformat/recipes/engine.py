@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kvformat.elements.formats import element
-from kvformat.elements.static import compiled, inlined, specialised
+from kvformat.elements.static import compiled, inlined, specialised, static
 from kvformat.recipes.compose import Composed, compose, scalar, take
 from kvformat.recipes.program import Level, Operation, Program
 from kvformat.recipes.reduce import WIDENERS, reduce_group
@@ -27,6 +27,14 @@ class RowPlan(NamedTuple):
     def reductions(self) -> tuple[Operation, ...]:
         """What the scales within a row are made of."""
         return self.inner.program.reductions if self.inner else ()
+
+    def tried(self) -> tuple[RowPlan, ...]:
+        """The plan in each trial of the scale within a row."""
+        assert self.inner is not None
+        return tuple(
+            self._replace(inner=self.inner.settled(trial), code=self.code.with_constant("trial", trial))
+            for trial in self.inner.trials
+        )
 
 
 class ReducePlan(NamedTuple):
@@ -100,13 +108,16 @@ def _code(plan: Any, values: Any, bits: Any) -> Any:
 
 @specialised(_code)
 def _code_typed(plan: Any, values: Any, bits: Any) -> Any:
-    recipe: RowPlan = plan.value
-    names = recipe.outer
-    if recipe.inner is not None:
-        names = (*_scale_program(recipe)[0].names, recipe.inner.name)
-    composed = compose(recipe.code, (*names, "x"))
-    run, place, widen = composed.run, composed.places["c"], WIDENERS[recipe.dtype]
+    composed = _code_program(plan.value)
+    run, place, widen = composed.run, composed.places["c"], WIDENERS[plan.value.dtype]
     return lambda plan, values, bits: run((*values, widen(bits)))[place]
+
+
+def _code_program(plan: RowPlan) -> Composed:
+    names = plan.outer
+    if plan.inner is not None:
+        names = (*_scale_program(plan)[0].names, plan.inner.name)
+    return compose(plan.code, (*names, "x"))
 
 
 def _value(plan: Any, outer: Any, inner: Any, code: Any) -> Any:
@@ -157,6 +168,78 @@ def _group_typed(plan: Any, dims: Any) -> Any:
     return (lambda plan, dims: shared) if shared else (lambda plan, dims: dims)
 
 
+def _block(plan: Any, outer: Any, bits: Any, codes: Any, count: Any) -> Any:
+    """Writes the codes of the `count` elements that share a scale within a row; gives the stored scale."""
+    raise NotImplementedError("compiled code only")
+
+
+@specialised(_block)
+def _block_typed(plan: Any, outer: Any, bits: Any, codes: Any, count: Any) -> Any:
+    if len(plan.value.inner.trials) > 1:
+        return _best_block(plan.value)
+
+    def once(plan: Any, outer: Any, bits: Any, codes: Any, count: Any) -> Any:
+        stored, values = _scale(plan, outer, reduce_group(plan, bits, count))
+        for i in range(count):
+            codes[i] = _code(plan, values, bits[i])
+        return stored
+
+    return once
+
+
+def _best_block(plan: RowPlan) -> Any:
+    first, *others = map(static, plan.tried())
+    pick: Any = inlined(lambda outer, bits, count: (0, _error(first, outer, bits, count)))
+    write: Any = inlined(lambda index, outer, bits, codes, count: _block(first, outer, bits, codes, count))
+    for index, trial in enumerate(others, 1):
+        pick, write = _pick_or(pick, trial, index), _write_or(write, trial, index)
+    return lambda plan, outer, bits, codes, count: write(pick(outer, bits, count)[0], outer, bits, codes, count)
+
+
+def _pick_or(pick: Any, trial: Any, index: int) -> Any:
+    def picked(outer: Any, bits: Any, count: Any) -> Any:
+        best, least = pick(outer, bits, count)
+        error = _error(trial, outer, bits, count)
+        return (index, error) if error < least else (best, least)
+
+    return inlined(picked)
+
+
+def _write_or(write: Any, trial: Any, index: int) -> Any:
+    def written(best: Any, outer: Any, bits: Any, codes: Any, count: Any) -> Any:
+        if best == index:
+            return _block(trial, outer, bits, codes, count)
+        return write(best, outer, bits, codes, count)
+
+    return inlined(written)
+
+
+def _error(plan: Any, outer: Any, bits: Any, count: Any) -> Any:
+    """The error of a trial over the elements that share a scale."""
+    raise NotImplementedError("compiled code only")
+
+
+@specialised(_error)
+def _error_typed(plan: Any, outer: Any, bits: Any, count: Any) -> Any:
+    recipe: RowPlan = plan.value
+    assert recipe.inner is not None
+    code = _code_program(recipe)
+    summed = compose(recipe.inner.error, (*code.names, "c", "e"))
+    run, place, widen = code.run, code.places["c"], WIDENERS[recipe.dtype]
+    add, total = summed.run, summed.places["e"]
+    table = element(recipe.code.operations[-1].attributes[0]).values()
+
+    def error(plan: Any, outer: Any, bits: Any, count: Any) -> Any:
+        _, values = _scale(plan, outer, reduce_group(plan, bits, count))
+        e = np.float32(0)
+        for i in range(count):
+            after = run((*values, widen(bits[i])))
+            e = np.float32(add((*after, table[after[place]], e))[total])
+        return e
+
+    return error
+
+
 # Kernels. Arrays: bits (rows, head_dim), the input's bit patterns; outer (rows, outer levels) float32; codes (rows,
 # head_dim) uint8; scales (rows, columns), stored scales. Rows never depend on each other.
 
@@ -170,10 +253,7 @@ def quantize_rows(plan: Any, bits: Any, outer: Any, codes: Any, scales: Any) -> 
         for column in range(scales.shape[1]):
             these = bits[row, column * group : column * group + group]
             into = codes[row, column * group : column * group + group]
-            stored, values = _scale(plan, around, reduce_group(plan, these, group))
-            scales[row, column] = stored
-            for i in range(group):
-                into[i] = _code(plan, values, these[i])
+            scales[row, column] = _block(plan, around, these, into, group)
 
 
 @compiled

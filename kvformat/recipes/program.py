@@ -5,17 +5,21 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from textwrap import dedent
 from typing import Literal
 
 from kvformat.elements.formats import ELEMENTS
 from kvformat.errors import InputError, unknown_name
+from kvformat.recipes.rows import RowStep
 from kvformat.recipes.vocabulary import GRANULARITIES, PRECISIONS, WORDS, Granularity, Kind, Word
 
 #: how far a recipe has been proved to be what its source computes
 Status = Literal["golden", "exact", "verified against the library", "read, not run", "admissible only"]
+
+#: the distance from 1 to the next larger number
+_EPS = {"float32": "1.1920928955078125e-07", "float16": "0.0009765625", "bfloat16": "0.0078125"}
 
 _COMPARISONS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le"}
 
@@ -55,6 +59,25 @@ class Program:
             _parse_line(line, operations)
         return cls(tuple(operations), precision, dedent(text).strip())
 
+    def for_input(self, dtype: str) -> Program:
+        """The program for an input of that dtype: `to(a, input)` and the constant `eps` (1 ulp of 1) made definite."""
+        definite = tuple(
+            replace(
+                op,
+                operands=tuple(_EPS[dtype] if operand == "eps" else operand for operand in op.operands),
+                attributes=tuple(dtype if word == "input" else word for word in op.attributes),
+            )
+            for op in self.operations
+        )
+        return replace(self, operations=definite)
+
+    def with_constant(self, name: str, text: str) -> Program:
+        """The program with a constant in the place of a name."""
+        return replace(self, operations=tuple(
+            replace(op, operands=tuple(text if operand == name else operand for operand in op.operands))
+            for op in self.operations
+        ))  # fmt: skip
+
     @property
     def reductions(self) -> tuple[Operation, ...]:
         """The operations that read all elements of the group; they come first in every engine."""
@@ -67,7 +90,7 @@ class Program:
 
     def check(self, inputs: Mapping[str, Kind], result: str, kind: Kind, where: str) -> dict[str, Kind]:
         """The kind of every name after the program. Raises InputError where an operation cannot run."""
-        kinds = dict(inputs)
+        kinds: dict[str, Kind] = {**inputs, "eps": "number"}
         for op in self.operations:
             if WORDS[op.word].reduces and (op.operands != ("x",) or op.target in kinds):
                 raise InputError(f"{where}: {op}: a reduction reads x, into a name of its own")
@@ -166,6 +189,12 @@ def _parse_attribute(arg: ast.expr, word: Word, index: int, line: str) -> str:
     return text
 
 
+NOTHING = Program(())
+
+#: what the scale of a level is to its library: what makes values of codes, or codes of values, or the tensor's amax
+Multiplier = Literal["decode", "encode", "amax"]
+
+
 @dataclass(frozen=True)
 class Level:
     """One level of scales: what shares one, how it arises, and in which format it is stored.
@@ -180,6 +209,19 @@ class Level:
     store: str
     #: the caller may give this scale (k_scale, v_scale) instead of having it computed
     may_be_given: bool = False
+    #: `encode`: the library stores, and is given, the multiplier that makes codes, not the one that reads them; `amax`:
+    #: it is given the tensor's largest magnitude
+    multiplier: Multiplier = "decode"
+    #: the numbers that `trial` stands for in turn; of several, the first one with the least error is kept. `code` and
+    #: `error` run for every trial. A NaN is never less.
+    trials: tuple[str, ...] = ()
+    #: adds one element's error to `e`, which starts at 0 and goes through the elements in order; reads what `code` left
+    error: Program = NOTHING
+
+    def settled(self, trial: str) -> Level:
+        """The level with one of its trials."""
+        program, error = (each.with_constant("trial", trial) for each in (self.program, self.error))
+        return replace(self, program=program, error=error, trials=(trial,))
 
     @property
     def storing(self) -> Operation:
@@ -205,24 +247,53 @@ class Recipe:
     value: Program
     source: str
     status: Status
+    #: what its users should know, for the pages
+    notes: str = field(default="", compare=False)
+    #: what is done to each row before everything else
+    prepare: tuple[RowStep, ...] = ()
 
     def __post_init__(self) -> None:
         kinds: dict[str, Kind] = {}
+        if self.prepare and self.prepare[-1].word != "to":
+            raise InputError(f"recipe {self.name}: the last thing done to a row is 'x = to(x, input)'")
+        if self.prepare and self.outer:
+            raise InputError(f"recipe {self.name}: rows can be prepared only where no scale is shared across rows")
         for level in self.levels:
             where = f"recipe {self.name}, scale {level.name}"
             _check_store(level, where)
-            inside = level.program.check({**kinds, "x": "group"}, level.name, "number", where)
+            _check_reach(level, where)
+            trial: dict[str, Kind] = {"trial": "number"} if level.trials else {}
+            inside = level.program.check({**kinds, **trial, "x": "group"}, level.name, "number", where)
             # what an inner level computed on its way (the scale before it is stored, say) is there for the code too
             kinds.update(inside if level.granularity.within_row else {level.name: "number"})
         if sum(level.granularity.within_row for level in self.levels) > 1:
             raise InputError(f"recipe {self.name}: only one level of scales can lie within a row")
         if self.element is not None:
-            self.code.check({**kinds, "x": "number"}, "c", "code", f"recipe {self.name}, code")
+            after = self.code.check({**kinds, "x": "number"}, "c", "code", f"recipe {self.name}, code")
+            if self.inner and self.inner.trials:
+                where = f"recipe {self.name}, error"
+                self.inner.error.check({**after, "c": "number", "e": "number"}, "e", "number", where)
             last = next(op for op in reversed(self.code.operations) if op.target == "c")
             if last.attributes[0] != self.element:
                 raise InputError(f"recipe {self.name}, code: {last}: the codes are {self.element}")
             stored: dict[str, Kind] = {level.name: "number" for level in self.levels}
             self.value.check({**stored, "c": "number"}, "v", "number", f"recipe {self.name}, value")
+
+    def for_input(self, dtype: str) -> Recipe:
+        """The recipe for an input of that dtype, its dtype-dependent words made definite."""
+        levels = tuple(replace(level, program=level.program.for_input(dtype)) for level in self.levels)
+        prepare = tuple(replace(step, argument=dtype) if step.argument == "input" else step for step in self.prepare)
+        return replace(self, levels=levels, code=self.code.for_input(dtype), prepare=prepare)
+
+    def tried(self) -> tuple[Recipe, ...]:
+        """The recipe in each of its trials; itself where it has none."""
+        inner = self.inner
+        if inner is None or not inner.trials:
+            return (self,)
+        return tuple(
+            replace(self, levels=(*self.outer, inner.settled(trial)), code=self.code.with_constant("trial", trial))
+            for trial in inner.trials
+        )
 
     @property
     def outer(self) -> tuple[Level, ...]:
@@ -243,6 +314,16 @@ def _check_store(level: Level, where: str) -> None:
         raise InputError(
             f"{where}: a real number stored as float32 would round twice in the engine; store an element format"
         )
+
+
+def _check_reach(level: Level, where: str) -> None:
+    for operation in level.program.reductions:
+        if operation.word == "smallest" and not level.granularity.within_row:
+            raise InputError(f"{where}: {operation}: parts of a tensor combine by maximum; smallest needs a row")
+    if level.trials and not level.granularity.within_row:
+        raise InputError(f"{where}: trials are for a scale within a row")
+    if any(not is_constant(trial) for trial in level.trials):
+        raise InputError(f"{where}: trials are numbers; got {', '.join(level.trials)}")
 
 
 def granularity(name: str) -> Granularity:

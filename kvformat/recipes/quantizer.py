@@ -11,12 +11,13 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from kvformat.elements import threads
 from kvformat.elements.codec import float_dtype, native
-from kvformat.elements.formats import element
+from kvformat.elements.formats import ElementFormat, element
 from kvformat.elements.static import static
 from kvformat.errors import InputError
 from kvformat.recipes import engine
 from kvformat.recipes.catalogue import recipe as find
 from kvformat.recipes.program import Level, Recipe
+from kvformat.recipes.rows import prepared, restored
 
 _DTYPES = {"float32": np.uint32, "float16": np.uint16, "bfloat16": np.uint16}
 
@@ -50,13 +51,15 @@ def quantize(x: ArrayLike, recipe: str | Recipe, *, scale: ArrayLike | None = No
     Raises InputError for another dtype (float64 included) or shape, no elements, a head_dim that does not divide into
     the recipe's blocks, or a scale that the recipe does not take.
     """
-    how = find(recipe)
     values = checked(x)
+    how = find(recipe).for_input(values.dtype.name)
     if how.element is None:
         if scale is not None:
             raise InputError(f"{how.name} takes no scale")
         return Quantized(values.copy(), np.zeros(0, np.float32), np.float32(1), how)
     given = None if scale is None else given_scale(scale, how)
+    if how.prepare:
+        values = prepared(how.prepare, values.astype(np.float32)).astype(values.dtype)
     rows = _rows(values)
     outer, stored = _outer_scales(how, values, rows, given)
     return _quantize(how, values, rows, outer, stored)
@@ -178,8 +181,15 @@ def _quantize(
         )
         scales = scales.reshape((tokens, heads, columns) if how.inner.granularity.dims else (tokens, heads))
         shared = np.float32(outer[0, -1]) if how.outer else np.float32(1)
-    integer = element(how.element).kind == "integer" if how.element else False
-    return Quantized((codes.view(np.int8) if integer else codes).reshape(x.shape), scales, shared, how)
+    assert how.element is not None
+    return Quantized(_extended(codes, element(how.element)).reshape(x.shape), scales, shared, how)
+
+
+def _extended(patterns: NDArray[np.uint8], fmt: ElementFormat) -> NDArray[Any]:
+    if fmt.kind != "integer":
+        return patterns
+    spare = 8 - fmt.bits
+    return (patterns << spare).view(np.int8) >> spare if spare else patterns.view(np.int8)
 
 
 def _columns(how: Recipe, inner: Level, dims: int) -> int:
@@ -195,27 +205,28 @@ def dequantize(quantized: Quantized, dtype: DTypeLike = np.float32) -> NDArray[A
     if how.element is None:
         return _rounded(codes, out_dtype)
     tokens, heads, dims = codes.shape
-    rows = np.ascontiguousarray(codes).view(np.uint8).reshape(-1, dims)
+    assert how.element is not None
+    fmt = element(how.element)
+    rows = np.ascontiguousarray(codes).view(np.uint8).reshape(-1, dims) & np.uint8(fmt.codes - 1)
     outer: NDArray[np.float32] = np.full((tokens, heads, len(how.outer)), quantized.global_scale, np.float32)
     scales = np.ones((len(rows), 1), np.float32)
-    if how.inner is None:
+    if how.inner is None and how.outer:
         shared = how.outer[-1].granularity
         grid = (1 if shared.shares_tokens else tokens, 1 if shared.shares_heads else heads)
         outer[..., -1] = _decoded(how.outer[-1], quantized.scales).reshape(grid)
-    else:
+    if how.inner is not None:
         columns = how.inner.granularity.columns(dims)
         scales = np.ascontiguousarray(_decoded(how.inner, quantized.scales)).reshape(len(rows), columns)
     outer = outer.reshape(len(rows), len(how.outer))
     inner = (how.inner.name,) if how.inner else ()
     plan = static(engine.ValuePlan(tuple(level.name for level in how.outer), inner, how.value))
-    assert how.element is not None
-    table, values = element(how.element).values(), np.empty(rows.shape, np.float32)
+    table, values = fmt.values(), np.empty(rows.shape, np.float32)
     threads.over(
         len(rows),
         rows.size,
         lambda a, b: engine.dequantize_rows(plan, rows[a:b], table, outer[a:b], scales[a:b], values[a:b]),
     )
-    return _rounded(values.reshape(tokens, heads, dims), out_dtype)
+    return _rounded(restored(how.prepare, values).reshape(tokens, heads, dims), out_dtype)
 
 
 def _rounded(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

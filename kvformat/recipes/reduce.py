@@ -70,9 +70,10 @@ def _reduce_group(plan: Any, bits: Any, count: Any) -> Any:
         "amax": lambda finite, number, top: nan if top > infinity else widen(unsigned(top)),
         "any_nan": lambda finite, number, top: np.float32(top > infinity),
     }
-    collect: Any = inlined(lambda finite, number, top: ())
+    signed_extremes = any(operation.word in _EXTREMES for operation in wanted.reductions)
+    collect: Any = inlined(lambda finite, number, top, ends: ())
     for operation in wanted.reductions:
-        collect = _collect(collect, inlined(readings[operation.word]))
+        collect = _collect(collect, inlined(_EXTREMES.get(operation.word) or _of_magnitudes(readings[operation.word])))
 
     def reduce(plan: Any, bits: Any, count: Any) -> Any:
         top = zero
@@ -85,10 +86,35 @@ def _reduce_group(plan: Any, bits: Any, count: Any) -> Any:
                 magnitude = signed(bits[i] & absolute)
                 finite = magnitude if finite < magnitude < infinity else finite
                 number = magnitude if number < magnitude <= infinity else number
-        return collect(finite, number, top)
+        return collect(finite, number, top, ends(bits, count))
 
+    def both_ends(bits: Any, count: Any) -> Any:
+        largest, smallest = -np.float32(np.inf), np.float32(np.inf)
+        for i in range(count):
+            x = widen(bits[i])
+            largest = x if x > largest else largest  # false for NaN  # noqa: FURB136
+            smallest = x if x < smallest else smallest  # noqa: FURB136
+        # the sum with +0 makes a zero +0
+        none = largest < smallest
+        return (np.float32(0), np.float32(0)) if none else (largest + np.float32(0), smallest + np.float32(0))
+
+    ends = inlined(both_ends if signed_extremes else lambda bits, count: (np.float32(0), np.float32(0)))
     return reduce
 
 
+#: the words that read x with its sign; they cost a loop of their own
+_EXTREMES = {
+    "largest": lambda finite, number, top, ends: ends[0],
+    "smallest": lambda finite, number, top, ends: ends[1],
+}
+
+
+def _of_magnitudes(reading: Any) -> Any:
+    read = inlined(reading)
+    return lambda finite, number, top, ends: read(finite, number, top)
+
+
 def _collect(collect: Any, reading: Any) -> Any:
-    return inlined(lambda finite, number, top: (*collect(finite, number, top), reading(finite, number, top)))
+    return inlined(
+        lambda finite, number, top, ends: (*collect(finite, number, top, ends), reading(finite, number, top, ends))
+    )

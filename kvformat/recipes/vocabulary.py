@@ -12,9 +12,9 @@ from kvformat.elements.formats import ELEMENTS
 #: `group`: all elements that share a scale, which only a reduction reads
 Kind = Literal["number", "flag", "code", "group"]
 
-#: precisions an operation can have. `float32`: IEEE binary32, round to nearest even after the operation, subnormals
-#: kept. `real`: no rounding; see `kvformat.recipes.compose` for why float64 evaluates the recipes that use it exactly.
-PRECISIONS = ("float32", "real")
+#: precisions an operation can have. `float32`, `float64`: IEEE binary32 or binary64, round to nearest even after the
+#: operation, subnormals kept. `real`: no rounding; `kvformat.recipes.compose` says why float64 evaluates it exactly.
+PRECISIONS = ("float32", "float64", "real")
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,17 @@ class Word:
     #: allowed words for each attribute, in order; the first `required` of them must be given
     attributes: tuple[tuple[str, ...], ...] = ()
     required: int = 0
+    #: an instruction that is not correctly rounded: its result is within so many units in the last place of the IEEE
+    #: one. The engines give the IEEE one, `kvformat.recipes.admissible` the set.
+    ulps: int = 0
     #: reads all elements that share a scale instead of one value
     reduces: bool = False
 
+
+_POLICIES = ("saturate", "ieee", "nearest_even", "nearest_away", "nearest_toward_zero", "up", "down")
+
+#: how many low bits of a binary32 pattern a word may speak of
+_LOW_BITS = tuple(map(str, range(1, 23)))
 
 _N: Kind = "number"
 _F: Kind = "flag"
@@ -41,6 +49,8 @@ _WORDS = (
     Word("amax_number", (_G,), _N, "the largest |x|, Inf included; NaN is passed over, 0 if all are", reduces=True),
     Word("amax", (_G,), _N, "the largest |x|; NaN if any element is NaN", reduces=True),
     Word("any_nan", (_G,), _F, "whether any element is NaN", reduces=True),
+    Word("largest", (_G,), _N, "the largest x, signed; NaN is passed over, 0 if all are; a zero is +0", reduces=True),
+    Word("smallest", (_G,), _N, "the smallest x, signed, likewise; for scales within a row", reduces=True),
     Word("add", (_N, _N), _N, "a + b"),
     Word("sub", (_N, _N), _N, "a - b"),
     Word("mul", (_N, _N), _N, "a * b"),
@@ -56,8 +66,27 @@ _WORDS = (
     Word("clamp", (_N, _N, _N), _N, "a limited to b .. c; NaN stays NaN"),
     Word("round", (_N,), _N, "to an integer in that direction; the sign of a zero result is a's",
          (("half_even", "half_away", "toward_zero", "up", "down"),), 1),
+    Word("fma", (_N, _N, _N), _N, "a * b + c, rounded once"),
+    Word("pow2", (_N,), _N, "the power of two at, below or above |a|; 0, Inf and NaN as they are",
+         (("down", "up"),), 1),
+    Word("to", (_N,), _N, "rounded to nearest even in that format; `input`: the format of x",
+         (("float16", "bfloat16", "float32", "input"),), 1),
+    Word("flush", (_N,), _N, "a; a subnormal binary32 number becomes a zero of its sign (PTX .ftz)"),
+    Word("splice", (_N, _N), _N,
+         "a with its low bits, as binary32, replaced by the integer b, by 0 if b does not fit; NaN stays NaN",
+         (_LOW_BITS,), 1),
+    Word("low_bits", (_N,), _N, "the integer in the low bits of a, as binary32; 0 for Inf and NaN", (_LOW_BITS,), 1),
+    Word("rcp_approx", (_N,), _N, "1 / a within 1 ulp (PTX rcp.approx.f32); `ftz`: subnormals in and out are zeros",
+         (("ftz",),), ulps=1),
+    Word("div_approx", (_N, _N), _N, "a / b within 2 ulp (PTX div.approx.f32), 2^-126 <= |b| <= 2^126",
+         (("ftz",),), ulps=2),
+    Word("div_full", (_N, _N), _N, "a / b within 2 ulp (PTX div.full.f32)", (("ftz",),), ulps=2),
+    Word("pow2_approx", (_N,), _N,
+         "exp2(ceil(l)), l = log2 |a| rounded to binary32, then to that format if one is named; a real log2 is within "
+         "2 ulp of the binary32 one (CUDA, Triton, torch)",
+         (("up",), ("float16", "bfloat16", "float32", "input")), 1, ulps=2),
     Word("encode", (_N,), "code", "the code of a; overflow saturates unless `ieee`",
-         (tuple(ELEMENTS), ("saturate", "ieee"), ("nearest_even", "up", "down")), 1),
+         (tuple(ELEMENTS), _POLICIES, _POLICIES), 1),
     Word("eq", (_N, _N), _F, "a == b"),
     Word("ne", (_N, _N), _F, "a != b; true if either is NaN"),
     Word("lt", (_N, _N), _F, "a < b"),
@@ -96,6 +125,8 @@ _GRANULARITIES = (
     Granularity("per_token", shares_tokens=False, shares_heads=True),
     Granularity("per_token_head", shares_tokens=False, shares_heads=False),
     Granularity("per_block", shares_tokens=False, shares_heads=False, dims=16),
+    Granularity("per_block_32", shares_tokens=False, shares_heads=False, dims=32),
+    Granularity("per_block_64", shares_tokens=False, shares_heads=False, dims=64),
     Granularity("per_tile", shares_tokens=False, shares_heads=False, dims=128),
 )
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
+from numba.extending import intrinsic
 
-from kvformat.elements.codec import conversion, encode_bits
+from kvformat.elements.codec import Conversion, conversion, encode_bits
+from kvformat.elements.formats import BINARIES, Rounding
 from kvformat.elements.static import inlined, static
 from kvformat.recipes.program import Operation
+from kvformat.recipes.reduce import WIDENERS
 
 Step = Callable[..., Any]
 
@@ -41,12 +45,21 @@ def _clamp(a: Any, low: Any, high: Any) -> Any:
     return low if a < low else (high if a > high else a)  # noqa: FURB136 min() would not say what a NaN does
 
 
+@intrinsic  # type: ignore[untyped-decorator]  # numba has no type information
+def _fused(context: Any, a: Any, b: Any, c: Any) -> Any:
+    def call(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.fma(*arguments)
+
+    return a(a, a, a), call
+
+
 #: words that are one expression, the same in both precisions
 _EXPRESSIONS: dict[str, Step] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
     "div": lambda a, b: a / b,
+    "fma": lambda a, b, c: _fused(a, b, c),
     "neg": lambda a: -a,
     "abs": lambda a: np.abs(a),
     "copysign": lambda a, b: np.copysign(a, b),
@@ -88,13 +101,104 @@ def _round(operation: Operation, real: Any) -> Step:
     return directions[operation.attributes[0]]
 
 
+def _to(operation: Operation, real: Any) -> Step:
+    name = operation.attributes[0]
+    if name == "float32":
+        return lambda a: real(np.float32(a))
+    policy, widen = static(Conversion(BINARIES[name], "ieee")), WIDENERS[name]
+    unsigned = np.uint32 if real is np.float32 else np.uint64
+    return lambda a: real(widen(encode_bits(policy, real(a).view(unsigned))))
+
+
+def _pow2(operation: Operation, real: Any) -> Step:
+    exponent = np.uint64(0x7FF << 52)
+    two = real(2)
+
+    # every float32 is a normal float64, whose bits without the mantissa are the power of two
+    def down(a: Any) -> Any:
+        power = np.uint64(np.float64(a).view(np.uint64) & exponent).view(np.float64)
+        return real(power) if a == a else a
+
+    below = inlined(down)
+
+    def up(a: Any) -> Any:
+        power = below(a)
+        return power if power == np.abs(a) or a != a else power * two
+
+    return down if operation.attributes[0] == "down" else up
+
+
+def _pow2_approx(operation: Operation, real: Any) -> Step:
+    # ceil decides next to an integer k, and log2 in binary64 suffices there: no binary32 number above 2^k has a
+    # logarithm within 2^-26 of the middle between k and the next binary32 number
+    bias, mantissa = np.float64(1023), np.uint64(52)
+    kept = inlined(_to(replace(operation, attributes=operation.attributes[1:] or ("float32",)), np.float32))
+
+    def up(a: Any) -> Any:
+        size = np.abs(a)
+        exponent = np.ceil(kept(np.float32(np.log2(np.float64(size)))))
+        power = np.uint64(np.uint64(np.float64(exponent) + bias) << mantissa).view(np.float64)
+        return real(power) if real(0) < size < real(np.inf) else size
+
+    return up
+
+
+def _flushing(operation: Operation, real: Any) -> Step:
+    exact = inlined(_rcp(operation, real) if operation.word == "rcp_approx" else _EXPRESSIONS["div"])
+    smallest = real(2.0**-126)
+
+    @inlined
+    def flush(a: Any) -> Any:
+        return np.copysign(real(0), a) if np.abs(a) < smallest else a
+
+    unary = operation.word == "rcp_approx"
+    if "ftz" not in operation.attributes:
+        return (lambda a: exact(a)) if unary else (lambda a, b: exact(a, b))
+    return (lambda a: flush(exact(flush(a)))) if unary else (lambda a, b: flush(exact(flush(a), flush(b))))
+
+
+def _flush(operation: Operation, real: Any) -> Step:
+    smallest = real(2.0**-126)
+    return lambda a: np.copysign(real(0), a) if np.abs(a) < smallest else a
+
+
+def _splice(operation: Operation, real: Any) -> Step:
+    low = np.uint32((1 << int(operation.attributes[0])) - 1)
+    kept, zero, most = np.uint32(~low), real(0), real(low)
+
+    def splice(a: Any, b: Any) -> Any:
+        integer = np.uint32(b) if zero <= b <= most else np.uint32(0)
+        pattern = np.uint32(np.uint32(np.float32(a).view(np.uint32) & kept) | integer)
+        return real(pattern.view(np.float32)) if a == a else a
+
+    return splice
+
+
+def _low_bits(operation: Operation, real: Any) -> Step:
+    low = np.uint32((1 << int(operation.attributes[0])) - 1)
+    return lambda a: real(np.uint32(np.float32(a).view(np.uint32) & low)) if np.abs(a) < real(np.inf) else real(0)
+
+
 def _encode(operation: Operation, real: Any) -> Step:
     policy = static(encode_policy(operation))
     unsigned = np.uint32 if real is np.float32 else np.uint64
     return lambda a: encode_bits(policy, real(a).view(unsigned))
 
 
-_FAMILIES: dict[str, Callable[[Operation, Any], Step]] = {"rcp": _rcp, "round": _round, "encode": _encode}
+_FAMILIES: dict[str, Callable[[Operation, Any], Step]] = {
+    "rcp": _rcp,
+    "round": _round,
+    "to": _to,
+    "pow2": _pow2,
+    "pow2_approx": _pow2_approx,
+    "flush": _flush,
+    "splice": _splice,
+    "low_bits": _low_bits,
+    "rcp_approx": _flushing,
+    "div_approx": _flushing,
+    "div_full": _flushing,
+    "encode": _encode,
+}
 
 
 def encode_policy(operation: Operation) -> Any:
@@ -102,6 +206,8 @@ def encode_policy(operation: Operation) -> Any:
     fmt, *policy = operation.attributes
     overflow = "ieee" if "ieee" in policy else "saturate"
     rounding = next((word for word in policy if word not in ("ieee", "saturate")), None)
+    if rounding in ("nearest_away", "nearest_toward_zero"):
+        return conversion(fmt, overflow)._replace(rounding=cast("Rounding", rounding))
     return conversion(fmt, overflow, rounding)
 
 

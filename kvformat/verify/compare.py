@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 from kvformat import cache
 from kvformat.elements.formats import element
 from kvformat.errors import InputError
+from kvformat.recipes.admissible import is_approximate, point, within
 from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.recipes.program import Recipe
 from kvformat.recipes.quantizer import Quantized, checked, statistics, tensor_scale
 from kvformat.verify.dump import Dump
 from kvformat.verify.explain import explain_code, explain_scale
-from kvformat.verify.report import SIDES, Report, Tally
+from kvformat.verify.identify import SIDES, identify
+from kvformat.verify.report import Report, Tally
 
 Side = cache.Side
 Progress = Callable[[int, int], None]
@@ -38,16 +40,18 @@ class Place:
     column: int
 
 
-def check(dump: Dump, *, progress: Progress | None = None) -> Report:
+def check(dump: Dump, *, recipe: str | Recipe | None = None, progress: Progress | None = None) -> Report:
     """Judge a dump: every code and scale that its pages hold in the slots of its tokens, against its recipe.
 
     NaN codes and NaN scales compare as a class, everything else bit for bit. Bytes of slots that no token was written
     to are not judged. The work is done in chunks: beyond the mapped file it takes well under 1 GiB, however large the
-    dump. progress: called with (tokens done, tokens in all).
+    dump. recipe: judge by this one, whatever the dump declares. progress: called with (tokens done, tokens in all).
 
     Raises InputError where the dump cannot be judged: no token has a slot, or its recipe cannot take its K and V.
     """
-    how = find_recipe(dump.layout.recipe if dump.recipe is None else dump.recipe)
+    if recipe is not None:
+        dump = dump.declaring(recipe)
+    how = find_recipe(dump.layout.recipe if dump.recipe is None else dump.recipe).for_input(dump.key.dtype.name)
     slots = np.flatnonzero(dump.slot_mapping >= 0)
     if not len(slots):
         raise InputError(
@@ -63,8 +67,10 @@ def check(dump: Dump, *, progress: Progress | None = None) -> Report:
                 first = found
         if progress is not None:
             progress(stop, dump.tokens)
-    explained = None if first is None else _explain(dump, how, scales[first.side], first)
-    return Report.make(dump, how, scales, tuple(tallies.values()), explained)
+    if first is None:
+        return Report.make(dump, how, scales, tuple(tallies.values()))
+    explained = _explain(dump, how, scales[first.side], first)
+    return Report.make(dump, how, scales, tuple(tallies.values()), explained, identify(dump, how, first.token))
 
 
 def _chunks(dump: Dump) -> Iterator[tuple[int, int]]:
@@ -98,6 +104,8 @@ def _compare(
     expected = _expected(dump, dump.rows(side, *chunk)[tokens], how, scale)
     found = cache.load(dump.layout, dump.pages, slots[tokens], side, how, scale)
     wrong = {"scale": _wrong_scales(expected, found), "code": _wrong_codes(expected, found)}
+    if is_approximate(how):
+        wrong = _allow(dump.rows(side, *chunk)[tokens], how, scale, found, wrong, tally)
     places = []
     for part, mask in wrong.items():
         tally.add(part, mask, tokens + chunk[0])
@@ -105,6 +113,32 @@ def _compare(
             token, head, column = np.unravel_index(int(np.argmax(mask)), mask.shape)
             places.append(Place(int(tokens[token]) + chunk[0], side, part, int(head), int(column)))
     return min(places, key=lambda place: (place.token, place.head), default=None)
+
+
+def _allow(
+    x: NDArray[Any],
+    how: Recipe,
+    scale: np.float32 | None,
+    found: Quantized,
+    wrong: dict[str, NDArray[np.bool_]],
+    tally: Tally,
+) -> dict[str, NDArray[np.bool_]]:
+    """What is wrong beyond the bounds of the recipe's approximate instructions; worked out for rows in question."""
+    suspect = np.flatnonzero(wrong["scale"].any(axis=2) | wrong["code"].any(axis=2))
+    if not len(suspect):
+        return wrong
+    rows = {part: mask.reshape(-1, mask.shape[2])[suspect] for part, mask in wrong.items()}
+    outer = {level.name: point(np.float32(scale)) for level in how.outer} if scale is not None else {}
+    codes = found.codes.view(np.uint8).reshape(-1, x.shape[2])[suspect]
+    stored = found.scales.reshape(x.shape[0] * x.shape[1], -1)[suspect] if how.inner else rows["scale"]
+    elements = x.astype(np.float32).reshape(-1, x.shape[2])[suspect]
+    good = dict(zip(("scale", "code"), within(elements, how, outer, codes, stored), strict=True))
+    judged = {}
+    for part, mask in wrong.items():
+        tally.allowed += int(np.count_nonzero(rows[part] & good[part]))
+        judged[part] = mask.copy()
+        judged[part].reshape(-1, mask.shape[2])[suspect] = ~good[part]
+    return judged
 
 
 def _expected(dump: Dump, x: NDArray[Any], how: Recipe, scale: np.float32 | None) -> Quantized:

@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -51,6 +51,7 @@ class Dump:
     layout: Layout
     #: a name of the catalogue, or a recipe of the user's own; None: the recipe of the layout's engine is meant
     recipe: str | Recipe | None
+    #: the per-tensor scale as the recipe takes it: the decode multiplier, unless the recipe says otherwise
     k_scale: np.float32 | None
     v_scale: np.float32 | None
     producer: str
@@ -64,6 +65,10 @@ class Dump:
     def tokens(self) -> int:
         """How many rows key and value have, padding included."""
         return int(self.key.shape[0])
+
+    def declaring(self, recipe: str | Recipe) -> Dump:
+        """The same dump, declaring that recipe. Raises InputError for a recipe of another mode."""
+        return replace(self, recipe=_declared(recipe, find_mode(self.layout.mode)))
 
     def rows(self, side: Literal["k", "v"], start: int, stop: int) -> NDArray[Any]:
         """Rows start..stop-1 of key or value, contiguous and aligned; nothing else is read."""

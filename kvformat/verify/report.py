@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from kvformat.recipes.program import Recipe
 from kvformat.verify.dump import Dump
-
-SIDES: tuple[Literal["k", "v"], ...] = ("k", "v")
+from kvformat.verify.identify import Identity
 
 
 @dataclass
@@ -27,6 +26,8 @@ class Tally:
     wrong_token_count: dict[str, int] = field(default_factory=dict)
     heads: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     columns: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    #: codes and scales that are not the IEEE ones but within the bounds of the recipe's approximate instructions
+    allowed: int = 0
 
     def add(self, part: str, wrong: NDArray[np.bool_], tokens: NDArray[np.int64]) -> None:
         """Count a chunk: wrong (tokens, heads, columns), tokens: their rows in the dump."""
@@ -103,6 +104,13 @@ class Report:
     tallies: tuple[Tally, ...]
     #: the first difference: side, part, token, head, dim, slot, block, position, byte, and what explains it
     first: Mapping[str, Any] | None
+    #: the recipes of the catalogue that do reproduce the bytes; None where all bytes hold
+    identity: Identity | None
+
+    @property
+    def allowed(self) -> int:
+        """How many codes and scales hold only within the bounds of approximate instructions."""
+        return sum(tally.allowed for tally in self.tallies)
 
     @classmethod
     def make(
@@ -111,7 +119,8 @@ class Report:
         how: Recipe,
         scales: Mapping[Any, np.float32 | None],
         tallies: tuple[Tally, ...],
-        first: Mapping[str, Any] | None,
+        first: Mapping[str, Any] | None = None,
+        identity: Identity | None = None,
     ) -> Report:
         """The report of what was counted."""
         compared = sum(sum(tally.compared.values()) for tally in tallies)
@@ -123,7 +132,9 @@ class Report:
         }
         ok = mismatches == 0
         spec = dump.layout.spec
-        return cls(ok, int(not ok), how.name, dump.recipe is None, spec, said, compared, mismatches, tallies, first)
+        return cls(
+            ok, int(not ok), how.name, dump.recipe is None, spec, said, compared, mismatches, tallies, first, identity
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain data."""
@@ -134,12 +145,19 @@ class Report:
             "scales": dict(self.scales),
             "compared": self.compared,
             "mismatches": self.mismatches,
+            "allowed": self.allowed,
+            "reproduced_by": None if self.identity is None else self.identity.to_json(),
             "where": {tally.side: tally.to_json() for tally in self.tallies},
             "first": None if self.first is None else dict(self.first),
         }
 
     def __str__(self) -> str:
         lines = [self._headline()]
+        if self.identity is not None and self.identity.names:
+            declared = "the layout's own recipe is" if self.recipe_assumed else "the dump declares"
+            lines.insert(0, f"{self.identity}; {declared} {self.recipe}")
+        if self.allowed:
+            lines.append(f"  {self.allowed:,} of them only within the bounds of its approximate instructions")
         if self.recipe_assumed:
             lines.append(f"  the dump declares no recipe; {self.recipe} is the one that {self.layout['name']} uses")
         lines += [f"  {side}_scale {scale}" for side, scale in self.scales.items() if scale is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spec_pages import elements, layouts, recipes
+from spec_pages import elements, layouts, recipes, vendors
 from spec_pages.text import page
 
 
@@ -12,6 +12,8 @@ def files() -> dict[str, str]:
         "formats": elements.summary(),
         "policies": elements.policies(),
         "recipes": recipes.summary(),
+        "vendors": vendors.summary(),
+        "words": recipes.vocabulary(),
         "layouts": layouts.summary(),
     }
     return {"README.md": page("index.md", tables)}

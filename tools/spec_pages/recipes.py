@@ -201,6 +201,12 @@ def _equal(a: float, b: float) -> bool:
     return (np.isnan(a) and np.isnan(b)) or (a == b and np.signbit(a) == np.signbit(b))
 
 
+def vocabulary() -> str:
+    """Every word of the vocabulary and what it means."""
+    rows = [(f"`{word.name}`", word.meaning) for word in WORDS.values()]
+    return table(("word", "meaning (operands a, b, c in order)"), rows)
+
+
 def summary() -> str:
     """The recipes side by side, for the index."""
     rows = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 from kvformat.errors import InputError, unknown_name
@@ -25,6 +27,18 @@ def register(described: Mapping[str, object]) -> Entry:
     if _LAYOUTS.setdefault(entry.name, entry) != entry:
         raise InputError(f"layout {entry.name!r} is already registered as something else; choose another name")
     return entry
+
+
+def load_layout(path: str | Path) -> Entry:
+    """Add the layout that a TOML file describes. Raises InputError, naming the file, for one that does not."""
+    try:
+        described = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: no readable TOML file: {' '.join(str(error).split())}") from None
+    try:
+        return register(described)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def find_entry(name: str) -> Entry:

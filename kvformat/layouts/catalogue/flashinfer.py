@@ -16,8 +16,9 @@ ENTRIES: tuple[Mapping[str, object], ...] = (
         "source": "FlashInfer flashinfer/page.py",
         "modes": {
             "none": {"recipe": "golden/none", "sections": [_STACKED]},
+            # append_paged_kv_cache stores the FP8 it is given: whoever calls it has quantized
             "fp8_per_tensor": {"recipe": "golden/fp8_per_tensor", "sections": [_STACKED]},
-            "nvfp4": {"recipe": "golden/nvfp4", "sections": [_STACKED, _STACKED_SCALES]},
+            "nvfp4": {"recipe": "flashinfer-0.7/append/nvfp4", "sections": [_STACKED, _STACKED_SCALES]},
         },
     },
 )

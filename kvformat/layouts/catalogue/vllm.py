@@ -23,11 +23,11 @@ ENTRIES: tuple[Mapping[str, object], ...] = (
         "source": "vLLM 0.33.0, vllm/v1/kv_cache_interface.py and csrc/nvfp4_kv_cache_kernels.cu",
         "modes": {
             "none": {"recipe": "golden/none", "sections": [_CELL]},
-            "fp8_per_tensor": {"recipe": "golden/fp8_per_tensor", "sections": [_CELL]},
-            "fp8_per_token_head": {"recipe": "golden/fp8_per_token_head", **_INLINE},
-            "int8_per_token_head": {"recipe": "golden/int8_per_token_head", **_INLINE},
+            "fp8_per_tensor": {"recipe": "vllm-0.33/csrc/fp8_per_tensor", "sections": [_CELL]},
+            "fp8_per_token_head": {"recipe": "vllm-0.33/triton/fp8_per_token_head", **_INLINE},
+            "int8_per_token_head": {"recipe": "vllm-0.33/triton/int8_per_token_head", **_INLINE},
             "nvfp4": {
-                "recipe": "golden/nvfp4",
+                "recipe": "vllm-0.33/csrc/nvfp4",
                 "sections": [_FOUR_TENSORS],
                 # SM100's writer swizzles; SM80/90/120 write through FlashInfer, linear
                 "v_scales": {"swizzled": "4-token", "linear": "linear"},

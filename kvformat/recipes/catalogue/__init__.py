@@ -4,10 +4,38 @@ from __future__ import annotations
 
 from kvformat.errors import InputError, unknown_name
 from kvformat.modes import MODES
-from kvformat.recipes.catalogue import golden
+from kvformat.recipes.catalogue import (
+    compressed_tensors,
+    flashinfer,
+    golden,
+    lmcache,
+    modelopt,
+    ocp,
+    sglang,
+    tensorrt_llm,
+    torchao,
+    transformer_engine,
+    vllm,
+    vllm_mla,
+)
+from kvformat.recipes.entry import parse_recipe
 from kvformat.recipes.program import Recipe
 
+_FAMILIES = (
+    vllm,
+    vllm_mla,
+    flashinfer,
+    tensorrt_llm,
+    transformer_engine,
+    torchao,
+    modelopt,
+    compressed_tensors,
+    sglang,
+    lmcache,
+    ocp,
+)
 _RECIPES: dict[str, Recipe] = {each.name: each for each in golden.RECIPES}
+_RECIPES |= {entry["name"]: parse_recipe(entry) for family in _FAMILIES for entry in family.ENTRIES}
 
 
 def names() -> tuple[str, ...]:

@@ -1,0 +1,136 @@
+"""The interval reader: which scales and codes a recipe with approximate instructions may give.
+
+An approximate word is known only up to its documented bound (PTX: rcp.approx 1 ulp, div.full and div.approx 2 ulp).
+What this reader gives is a superset of what the hardware can give; for a recipe without approximate words it is the
+one IEEE result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvformat.elements.formats import element
+from kvformat.recipes import rows
+from kvformat.recipes.intervals import (
+    Interval,
+    Value,
+    codes_inside,
+    decoded,
+    encoded,
+    inside,
+    narrowed,
+    points,
+    run,
+)
+from kvformat.recipes.program import Level, Recipe
+from kvformat.recipes.vocabulary import WORDS
+
+Array = NDArray[Any]
+Mask = NDArray[np.bool_]
+
+
+def is_approximate(recipe: Recipe) -> bool:
+    """Whether a recipe has a word whose result is only known up to a bound."""
+    programs = (program for level in recipe.levels for program in (level.program, level.error))
+    return any(WORDS[operation.word].ulps for program in (*programs, recipe.code) for operation in program.operations)
+
+
+def within(x: Array, recipe: Recipe, outer: Mapping[str, Value], codes: Array, scales: Array) -> tuple[Mask, Mask]:
+    """Which found scales and codes are admissible.
+
+    x: float32 (rows, head_dim). recipe: `for_input` of the dtype that x came in. outer: the per-tensor scales by name,
+    from `point` or `outer_scales`. codes: found, uint8 patterns (rows, head_dim). scales: found, as stored (rows,
+    columns); no columns where the page holds none. Returns two masks of the shapes of `scales` and `codes`. A code is
+    judged with the scale that was found, as whoever wrote it had no other.
+    """
+    inner = recipe.inner
+    groups = rows.prepared(recipe.prepare, x).reshape(len(x), scales.shape[1] if inner else 1, -1)
+    patterns = codes.reshape(groups.shape)
+    if inner is None:
+        good = _codes_hold(recipe, {**outer, "x": points(groups)}, groups, patterns)
+        return np.ones(scales.shape, bool), good.reshape(codes.shape)
+    each = [_trial(settled, outer, groups, scales[:, :, None], patterns) for settled in recipe.tried()]
+    chosen = _may_be_chosen([error for error, _, _ in each])
+    held = [taken & scale for taken, (_, scale, _) in zip(chosen, each, strict=True)]
+    good_scales = np.any(held, axis=0)
+    # where no trial gives the found scale, any of them may explain its codes
+    good = np.any([(scale | ~good_scales) & code for scale, (_, _, code) in zip(held, each, strict=True)], axis=0)
+    return good_scales[..., 0], good.reshape(codes.shape)
+
+
+def _trial(
+    recipe: Recipe, outer: Mapping[str, Value], groups: Array, found: Array, codes: Array
+) -> tuple[Interval, Mask, Mask]:
+    """One way to compute the scales within a row: its error, and where the found scales and codes hold by it."""
+    level = recipe.inner
+    assert level is not None
+    known: dict[str, Value] = {**run(level.program, outer, groups), "x": points(groups)}
+    if level.store == "float32":
+        own = narrowed(known[level.name])
+        good_scales, value = inside(found, own), found.astype(np.float32)
+    else:
+        fmt = element(level.storing.attributes[0])
+        keys = encoded(level.storing, known[level.name])
+        good_scales, value, own = codes_inside(found, fmt, keys), fmt.values()[found], decoded(keys, fmt)
+    error = _error(recipe, level, {**known, level.name: own}, groups)
+    return error, good_scales, _codes_hold(recipe, {**known, level.name: points(value)}, groups, codes)
+
+
+def _codes_hold(recipe: Recipe, known: Mapping[str, Value], groups: Array, codes: Array) -> Mask:
+    assert recipe.element is not None
+    return codes_inside(codes, element(recipe.element), run(recipe.code, known, groups)["c"])
+
+
+def _error(recipe: Recipe, level: Level, known: Mapping[str, Value], groups: Array) -> Interval:
+    """The error of a trial, summed in the order of the elements; 0 where a level has one way to arise."""
+    total = points(np.zeros((*groups.shape[:-1], 1), np.float32))
+    if len(level.trials) == 0:
+        return total
+    assert recipe.element is not None
+    after = run(recipe.code, known, groups)
+    after["c"] = decoded(after["c"], element(recipe.element))
+    for i in range(groups.shape[-1]):
+        values = {name: _element(value, i, groups.shape[-1]) for name, value in after.items()}
+        summed = run(level.error, {**values, "e": total}, groups)["e"]
+        assert isinstance(summed, Interval)
+        total = summed
+    return total
+
+
+def _element(value: Value, i: int, count: int) -> Value:
+    """The i-th element of a value that each element of a group has; others have one for the group."""
+    ends = (value.low, value.high) if isinstance(value, Interval) else (value.may_fail, value.may_hold)
+    return type(value)(*(end[..., i : i + 1] if end.shape[-1] == count else end for end in ends))
+
+
+def _may_be_chosen(errors: list[Interval]) -> list[Mask]:
+    """Where each trial may be the first one with the least error: less than all before it, not more than all after."""
+    chosen = []
+    for i, own in enumerate(errors):
+        beats = [own.low < other.high for other in errors[:i]]
+        survives = [~(other.high < own.low) for other in errors[i + 1 :]]
+        chosen.append(np.all([np.ones(own.low.shape, bool), *beats, *survives], axis=0))
+    return chosen
+
+
+def outer_scales(recipe: Recipe, elements: Array, given: np.float32 | None) -> dict[str, Value]:
+    """The per-tensor scales of a recipe by name: the given one, or computed from float32 elements.
+
+    elements: (n,), all of the tensor, or as many of them as have its largest and smallest values, its NaN and its Inf.
+    """
+    known: dict[str, Value] = {}
+    for level in recipe.outer:
+        if given is not None and level.may_be_given:
+            known[level.name] = point(given)
+        else:
+            known[level.name] = narrowed(run(level.program, known, elements.reshape(1, 1, -1))[level.name])
+    return known
+
+
+def point(value: np.float32) -> Interval:
+    """One known number."""
+    return points(np.full((1, 1, 1), value, np.float32))

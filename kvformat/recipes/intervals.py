@@ -1,0 +1,377 @@
+"""Words on intervals: what a program gives when some of its operations are known only up to a bound.
+
+Every operation is monotone in each operand, so the ends of the result are among the results for the ends of the
+operands; plain NumPy, element by element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvformat.elements.codec import encode_by
+from kvformat.elements.formats import ElementFormat
+from kvformat.recipes.program import Operation, Program, is_constant
+from kvformat.recipes.vocabulary import WORDS
+from kvformat.recipes.words import encode_policy
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """All numbers from low to high, element by element; where an end is NaN, so is the value."""
+
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Whether a condition can be false and whether it can be true, element by element."""
+
+    may_fail: Array
+    may_hold: Array
+
+
+Value = Interval | Flag
+
+
+def run(
+    program: Program, inputs: Mapping[str, Value], groups: Array, *, bounds: bool = True
+) -> dict[str, Value]:
+    """The interval or flag of every name after the program; a code is an interval of ordered keys.
+
+    groups: float32 (..., elements that share a scale), for reductions, which keep the last axis with length 1.
+    bounds: False gives the IEEE result of approximate words, as the engine does, and intervals are points.
+    """
+    dtype = np.float32 if program.precision == "float32" else np.float64
+    values: dict[str, Value] = dict(inputs)
+    with np.errstate(all="ignore"):
+        for operation in (*program.reductions, *program.steps):
+            if WORDS[operation.word].reduces:
+                values[operation.target] = _REDUCTIONS[operation.word](groups)
+                continue
+            operands = [_operand(text, values, dtype) for text in operation.operands]
+            values[operation.target] = _apply(operation, operands, bounds=bounds)
+    return values
+
+
+def points(values: Array) -> Interval:
+    """Known numbers."""
+    return Interval(values, values)
+
+
+def _operand(text: str, values: Mapping[str, Value], dtype: Any) -> Value:
+    if text not in values and is_constant(text):
+        return points(np.full((1, 1, 1), dtype(text)))
+    value = values[text]
+    return value if isinstance(value, Flag) else Interval(value.low.astype(dtype), value.high.astype(dtype))
+
+
+def narrowed(value: Value) -> Interval:
+    """The interval as it is stored in float32."""
+    assert isinstance(value, Interval)
+    return Interval(value.low.astype(np.float32), value.high.astype(np.float32))
+
+
+def inside(found: Array, allowed: Interval) -> NDArray[np.bool_]:
+    """Which found numbers lie in their intervals; NaN lies where NaN is the value."""
+    nan = np.isnan(allowed.low) | np.isnan(allowed.high)
+    return np.where(nan, np.isnan(found), (allowed.low <= found) & (found <= allowed.high))
+
+
+# --- codes, in the order of their values ---------------------------------------------------------------------------
+
+
+def _keys(codes: Array, fmt: ElementFormat) -> NDArray[np.int64]:
+    """Codes as integers in the order of their values, -0 directly below +0."""
+    patterns = codes.astype(np.int64) & (fmt.codes - 1)
+    if fmt.kind == "exponent":
+        return patterns
+    negative = patterns >= fmt.sign_bit
+    if fmt.kind == "integer":
+        return np.where(negative, patterns - fmt.codes, patterns)
+    return np.where(negative, fmt.sign_bit - 1 - patterns, patterns)
+
+
+def encoded(operation: Operation, value: Value) -> Interval:
+    """The codes that an `encode` may give, as an interval of keys."""
+    assert isinstance(value, Interval)
+    how = encode_policy(operation)
+    ends = [encode_by(end, how) for end in (value.low, value.high)]
+    low, high = (_keys(end.view(np.uint8), how.format) for end in ends)
+    return Interval(np.minimum(low, high), np.maximum(low, high))
+
+
+def patterns(keys: Value, fmt: ElementFormat) -> NDArray[np.uint8]:
+    """The codes, as unsigned patterns, of keys that are points."""
+    assert isinstance(keys, Interval)
+    order = np.argsort(_keys(np.arange(fmt.codes, dtype=np.uint8), fmt), kind="stable").astype(np.uint8)
+    codes: NDArray[np.uint8] = order[keys.low - _keys(order[:1], fmt)[0]]
+    return codes
+
+
+def decoded(keys: Value, fmt: ElementFormat) -> Interval:
+    """The values of an interval of keys."""
+    assert isinstance(keys, Interval)
+    order = np.argsort(_keys(np.arange(fmt.codes, dtype=np.uint8), fmt), kind="stable")
+    first = _keys(order[:1].astype(np.uint8), fmt)[0]
+    values = fmt.values()[order]
+    return Interval(values[keys.low - first], values[keys.high - first])
+
+
+def codes_inside(found: Array, fmt: ElementFormat, allowed: Value) -> NDArray[np.bool_]:
+    """Which found codes lie in their intervals of keys; a NaN code where a NaN is allowed, as a class."""
+    assert isinstance(allowed, Interval)
+    nan_keys = _keys(np.array(fmt.nan_codes, np.uint8), fmt)
+    keys = _keys(found, fmt)
+    between = (allowed.low <= keys) & (keys <= allowed.high)
+    either = np.isin(allowed.low, nan_keys) | np.isin(allowed.high, nan_keys)
+    return np.where(either, np.isin(keys, nan_keys) | between, between & ~np.isin(keys, nan_keys))
+
+
+# --- words on intervals --------------------------------------------------------------------------------------------
+
+
+def _apply(operation: Operation, operands: list[Any], *, bounds: bool) -> Value:
+    word = operation.word
+    if word == "encode":
+        return encoded(operation, operands[0])
+    if word == "select":
+        return _select(*operands)
+    if word in _CONDITIONS:
+        return _CONDITIONS[word](*operands)
+    if word == "pow2_approx" and bounds:
+        return _pow2_approx(operands[0], *operation.attributes[1:])
+    if word == "low_bits":
+        return _low_bits(operands[0], int(operation.attributes[0]))
+    if word in _OF_MAGNITUDE:
+        operands = [_magnitude(operands[0]), *operands[1:]]
+    return _widened(_corners(_function(operation), operands), operation, WORDS[word].ulps if bounds else 0)
+
+
+def _corners(function: Callable[..., Array], operands: list[Interval]) -> Interval:
+    results = [function(*ends) for ends in product(*((each.low, each.high) for each in operands))]
+    low, high = results[0], results[0]
+    for result in results[1:]:
+        low, high = np.minimum(low, result), np.maximum(high, result)
+    return Interval(low, high)
+
+
+def _magnitude(a: Interval) -> Interval:
+    ends = np.abs(a.low), np.abs(a.high)
+    spans = (a.low < 0) & (a.high > 0)
+    return Interval(np.where(spans, a.low.dtype.type(0), np.minimum(*ends)), np.maximum(*ends))
+
+
+def _widened(value: Interval, operation: Operation, ulps: int) -> Interval:
+    """The interval by as many units in the last place larger as the instruction may be off; zeros and Inf are exact."""
+    low, high = value.low, value.high
+    for _ in range(ulps):
+        low = np.where(np.isfinite(low) & (low != 0), np.nextafter(low, -np.inf, dtype=low.dtype), low)
+        high = np.where(np.isfinite(high) & (high != 0), np.nextafter(high, np.inf, dtype=high.dtype), high)
+    return Interval(_flushed(low, operation), _flushed(high, operation))
+
+
+def _flushed(a: Array, operation: Operation) -> Array:
+    return np.where(np.abs(a) < 2.0**-126, np.copysign(a.dtype.type(0), a), a) if "ftz" in operation.attributes else a
+
+
+def _function(operation: Operation) -> Callable[..., Array]:
+    plain = _FUNCTIONS.get(operation.word)
+    if operation.word == "splice":
+        return _splice(int(operation.attributes[0]))
+    if plain is None:
+        plain = _DIRECTED[operation.word][operation.attributes[0]]
+    if "ftz" not in operation.attributes:
+        return plain
+    return lambda *operands: plain(*(_flushed(each, operation) for each in operands))
+
+
+def _fma(a: Array, b: Array, c: Array) -> Array:
+    # a * b is exact in binary64; the sum is rounded to odd there, which makes the second rounding the only one
+    if a.dtype != np.float32:
+        raise NotImplementedError("fma is known in float32 only")
+    product_ = a.astype(np.float64) * b
+    total = product_ + c
+    bigger = np.where(np.abs(product_) > np.abs(c), product_, c.astype(np.float64))
+    smaller = np.where(np.abs(product_) > np.abs(c), c.astype(np.float64), product_)
+    error = smaller - (total - bigger)
+    bits = total.view(np.int64)
+    even = (bits & 1) == 0
+    toward = np.where((error > 0) == (total > 0), 1, -1)
+    odd = np.where(np.isfinite(total) & (error != 0) & even, bits + toward, bits).view(np.float64)
+    return odd.astype(np.float32)
+
+
+def _clamp(a: Array, low: Array, high: Array) -> Array:
+    return np.where(a < low, low, np.where(a > high, high, a))
+
+
+def _half_away(a: Array) -> Array:
+    whole = np.trunc(a)
+    return np.where(np.abs(a - whole) >= 0.5, whole + np.copysign(a.dtype.type(1), a), whole)
+
+
+def _splice(bits: int) -> Callable[[Array, Array], Array]:
+    below = 1 << bits
+
+    def splice(a: Array, b: Array) -> Array:
+        integer = np.where((b >= 0) & (b < below), b, 0).astype(np.uint32)
+        pattern = a.astype(np.float32).view(np.uint32) & np.uint32(~(below - 1) & 0xFFFF_FFFF) | integer
+        return np.where(np.isnan(a), a, pattern.view(np.float32)).astype(a.dtype)
+
+    return splice
+
+
+def _low_bits(a: Interval, bits: int) -> Interval:
+    below = np.uint32(1 << bits)
+    low, high = (np.where(np.isfinite(end), end, 0).astype(np.float32).view(np.uint32) for end in (a.low, a.high))
+    together = low // below == high // below
+    ends = np.where(together, low % below, 0), np.where(together, high % below, below - 1)
+    return Interval(*(end.astype(a.low.dtype) for end in ends))
+
+
+def _pow2_down(a: Array) -> Array:
+    size = np.abs(a)
+    _, exponent = np.frexp(np.where(np.isfinite(size) & (size > 0), size, 1))
+    return np.where(np.isfinite(size) & (size > 0), np.ldexp(a.dtype.type(1), exponent - 1), size).astype(a.dtype)
+
+
+def _pow2_up(a: Array) -> Array:
+    below = _pow2_down(a)
+    return np.where(below == np.abs(a), below, below * 2).astype(a.dtype)
+
+
+def _to(dtype: Any) -> Callable[[Array], Array]:
+    return lambda a: a.astype(dtype).astype(a.dtype)
+
+
+def _bfloat16(a: Array) -> Array:
+    import ml_dtypes
+
+    return a.astype(np.float32).astype(ml_dtypes.bfloat16).astype(a.dtype)
+
+
+_FUNCTIONS: dict[str, Callable[..., Array]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "div_full": lambda a, b: a / b,
+    "div_approx": lambda a, b: a / b,
+    "rcp": lambda a: a.dtype.type(1) / a,
+    "rcp_approx": lambda a: a.dtype.type(1) / a,
+    "fma": _fma,
+    "flush": lambda a: np.where(np.abs(a) < 2.0**-126, np.copysign(a.dtype.type(0), a), a),
+    "neg": np.negative,
+    "abs": np.abs,
+    "copysign": np.copysign,
+    "max": np.maximum,
+    "min": np.minimum,
+    "max_number": np.fmax,
+    "min_number": np.fmin,
+    "clamp": _clamp,
+}
+
+#: words that read |a|, which is not monotone in a: they get the interval of |a|
+_OF_MAGNITUDE = ("abs", "copysign", "pow2")
+
+_DIRECTED: dict[str, dict[str, Callable[..., Array]]] = {
+    "round": {
+        "half_even": np.rint,
+        "half_away": _half_away,
+        "toward_zero": np.trunc,
+        "up": np.ceil,
+        "down": np.floor,
+    },
+    "to": {"float16": _to(np.float16), "bfloat16": _bfloat16, "float32": _to(np.float32)},
+    "pow2": {"down": _pow2_down, "up": _pow2_up},
+    "pow2_approx": {"down": _pow2_down, "up": _pow2_up},
+}
+
+
+def _pow2_approx(a: Interval, kept: str = "float32") -> Interval:
+    """exp2(ceil(l)) for every l within 2 ulp of log2 |a| in binary32, rounded to the format that is kept."""
+    a, ends = _magnitude(a), []
+    for end, side in ((a.low, -np.inf), (a.high, np.inf)):
+        log = np.log2(end.astype(np.float64)).astype(np.float32)
+        for _ in range(2):
+            log = np.nextafter(log, np.float32(side))
+        power = np.exp2(np.ceil(_DIRECTED["to"][kept](log)).astype(np.float64)).astype(end.dtype)
+        ends.append(np.where(np.isfinite(end) & (end > 0), power, end))
+    return Interval(*ends)
+
+
+def _compare(
+    holds_somewhere: Callable[[Interval, Interval], Array], holds_everywhere: Callable[[Interval, Interval], Array]
+) -> Callable[[Interval, Interval], Flag]:
+    return lambda a, b: Flag(~holds_everywhere(a, b), holds_somewhere(a, b))
+
+
+def _same_point(a: Interval, b: Interval) -> Array:
+    return np.asarray((a.low == b.high) & (a.high == b.low))
+
+
+def _negated(flag: Flag) -> Flag:
+    return Flag(flag.may_hold, flag.may_fail)
+
+
+_equal = _compare(lambda a, b: (a.low <= b.high) & (b.low <= a.high), _same_point)
+
+
+def _settled(test: Callable[[Array], Array]) -> Callable[[Interval], Flag]:
+    return lambda a: Flag(~(test(a.low) & test(a.high)), test(a.low) | test(a.high))
+
+
+_CONDITIONS: dict[str, Callable[..., Flag]] = {
+    "eq": _equal,
+    "ne": lambda a, b: _negated(_equal(a, b)),
+    "lt": _compare(lambda a, b: a.low < b.high, lambda a, b: a.high < b.low),
+    "le": _compare(lambda a, b: a.low <= b.high, lambda a, b: a.high <= b.low),
+    "isnan": _settled(np.isnan),
+    "isinf": _settled(np.isinf),
+}
+
+
+def _select(flag: Flag, yes: Interval, no: Interval) -> Interval:
+    low = np.where(flag.may_hold, yes.low, no.low)
+    high = np.where(flag.may_hold, yes.high, no.high)
+    both = flag.may_hold & flag.may_fail
+    return Interval(
+        np.where(both, np.minimum(yes.low, no.low), low), np.where(both, np.maximum(yes.high, no.high), high)
+    )
+
+
+def _largest(groups: Array, kept: Array) -> Interval:
+    return points(np.max(np.where(kept, np.abs(groups), np.float32(0)), axis=-1, keepdims=True))
+
+
+def _any_nan(groups: Array) -> Flag:
+    found = np.asarray(np.isnan(groups).any(axis=-1, keepdims=True))
+    return Flag(~found, found)
+
+
+def _extreme(choose: Callable[..., Array], nothing: float) -> Callable[[Array], Interval]:
+    def reduced(groups: Array) -> Interval:
+        numbers = ~np.isnan(groups)
+        found = choose(np.where(numbers, groups, np.float32(nothing)), axis=-1, keepdims=True)
+        return points(np.where(numbers.any(axis=-1, keepdims=True), found, np.float32(0)) + np.float32(0))
+
+    return reduced
+
+
+_REDUCTIONS: dict[str, Callable[[Array], Value]] = {
+    "amax_finite": lambda groups: _largest(groups, np.isfinite(groups)),
+    "amax_number": lambda groups: _largest(groups, ~np.isnan(groups)),
+    "amax": lambda groups: points(np.max(np.abs(groups), axis=-1, keepdims=True)),
+    "any_nan": _any_nan,
+    "largest": _extreme(np.max, -np.inf),
+    "smallest": _extreme(np.min, np.inf),
+}

@@ -1,0 +1,88 @@
+"""The normal form of a recipe: what it computes, without the names and the order in which it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from kvformat.recipes.compose import scalar
+from kvformat.recipes.program import Level, Operation, Program, Recipe, is_constant
+
+#: words whose two operands may be exchanged, and words that are another one with a constant
+_COMMUTATIVE = {"add", "mul", "max", "min", "eq", "ne"}
+_SHORT = {"rcp": ("div", "1")}
+
+#: the operations of each part, one per line
+Normal = dict[str, tuple[str, ...]]
+
+
+def normal(recipe: Recipe) -> Normal:
+    """What a recipe computes, by part: `scale <name>` for each level, `code`, `value`.
+
+    Two recipes with equal normal forms compute the same from every input; the converse does not hold.
+    """
+    parts: Normal = {"rows": tuple(map(str, recipe.prepare))} if recipe.prepare else {}
+    for level in recipe.levels:
+        stored = f"store {level.granularity.name} {level.multiplier} {level.store}"
+        parts[f"scale {level.name}"] = (*_lines(level.program.operations, level.program, level.name), stored)
+        if level.trials:
+            error = (*_on_the_way(level), *recipe.code.operations, *level.error.operations)
+            parts["trials"] = (f"trial in {', '.join(level.trials)}", *_lines(error, level.error, "e"))
+    parts["code"] = _lines((*_on_the_way(recipe.inner), *recipe.code.operations), recipe.code, "c")
+    parts["value"] = _lines(recipe.value.operations, recipe.value, "v")
+    return parts
+
+
+def _on_the_way(inner: Level | None) -> tuple[Operation, ...]:
+    """The operations of the scale within a row, whose inner results the code may use; its name means what is stored."""
+    if inner is None:
+        return ()
+    own = f"{inner.name}'"
+    return tuple(
+        replace(
+            op,
+            target=own if op.target == inner.name else op.target,
+            operands=tuple(own if operand == inner.name else operand for operand in op.operands),
+        )
+        for op in inner.program.operations
+    )
+
+
+def _lines(operations: Sequence[Operation], program: Program, result: str) -> tuple[str, ...]:
+    """The operations that `result` depends on, each once, operands first, under new names."""
+    unfolded = _Unfolding(operations, scalar(program))
+    unfolded.value(result, len(operations))
+    precision = () if program.precision == "float32" else (f"precision {program.precision}",)
+    return (*precision, *unfolded.lines)
+
+
+class _Unfolding:
+    """Emits operations in the order in which a result needs them; equal ones get one name."""
+
+    def __init__(self, operations: Sequence[Operation], scalar: Any) -> None:
+        self.operations = operations
+        self.scalar = scalar
+        self.names: dict[str, str] = {}
+
+    @property
+    def lines(self) -> list[str]:
+        """What was emitted: `v0 = div(x, s)`, ..."""
+        return [f"{name} = {call}" for call, name in self.names.items()]
+
+    def value(self, name: str, before: int) -> str:
+        """The new name of what `name` means before operation `before`; constants and inputs keep theirs."""
+        if is_constant(name):
+            return repr(float(self.scalar(name)))
+        index = next((i for i in reversed(range(before)) if self.operations[i].target == name), None)
+        if index is None:
+            return name
+        operation = self.operations[index]
+        word, operands = operation.word, [self.value(operand, index) for operand in operation.operands]
+        if word in _SHORT:
+            word, constant = _SHORT[word]
+            operands.insert(0, repr(float(self.scalar(constant))))
+        if word in _COMMUTATIVE:
+            operands.sort()
+        call = f"{word}({', '.join((*operands, *operation.attributes))})"
+        return self.names.setdefault(call, f"v{len(self.names)}")
