@@ -42,9 +42,7 @@ class Flag:
 Value = Interval | Flag
 
 
-def run(
-    program: Program, inputs: Mapping[str, Value], groups: Array, *, bounds: bool = True
-) -> dict[str, Value]:
+def run(program: Program, inputs: Mapping[str, Value], groups: Array, *, bounds: bool = True) -> dict[str, Value]:
     """The interval or flag of every name after the program; a code is an interval of ordered keys.
 
     groups: float32 (..., elements that share a scale), for reductions, which keep the last axis with length 1.
