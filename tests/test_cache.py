@@ -211,6 +211,23 @@ def test_one_bad_side_keeps_the_other_from_being_written(config, side, spoil, wo
 
 
 @each_mode
+def test_side_that_fails_while_it_is_quantized_keeps_the_other_from_being_written(config, monkeypatch):
+    made = []
+
+    def quantize(*arguments, **keywords):
+        if made:
+            raise kvf.InputError("no")
+        made.append(kvf.quantize(*arguments, **keywords))
+        return made[0]
+
+    monkeypatch.setattr("kvformat.cache.quantize", quantize)
+    cache = new_cache(config, 0xAA)
+    assert refused(cache.write, *kv(config, 3), [0, 1, 2]) == "no"
+    assert (cache.pages == 0xAA).all()
+    assert (cache.k_scale, cache.v_scale) == (None, None)
+
+
+@each_mode
 @pytest.mark.parametrize(
     "table, length, words",
     [

@@ -13,7 +13,7 @@ from typing import Literal
 from kvformat.elements.formats import ELEMENTS
 from kvformat.errors import InputError, unknown_name
 from kvformat.recipes.rows import RowStep
-from kvformat.recipes.vocabulary import GRANULARITIES, PRECISIONS, WORDS, Granularity, Kind, Word
+from kvformat.recipes.vocabulary import GRANULARITIES, OVERFLOWS, PRECISIONS, WORDS, Granularity, Kind, Word
 
 #: how far a recipe has been proved to be what its source computes
 Status = Literal["golden", "exact", "verified against the library", "read, not run", "admissible only"]
@@ -100,6 +100,8 @@ class Program:
                     raise InputError(f"{where}: {op}: {operand!r} has no value; known: {', '.join(sorted(kinds))}")
                 if found != wanted:
                     raise InputError(f"{where}: {op}: {operand!r} is a {found}, {op.word} takes a {wanted} there")
+            if op.word == "encode":
+                _check_encode(op, where)
             kinds[op.target] = WORDS[op.word].result
         if kinds.get(result) != kind:
             raise InputError(f"{where}: the program must give a {kind} named {result!r}")
@@ -310,7 +312,11 @@ def _check_store(level: Level, where: str) -> None:
     fmt = level.store.split()[0] if level.store.split() else ""
     if fmt != "float32" and fmt not in ELEMENTS:
         raise unknown_name(f"store format in {where}:", fmt, ("float32", *ELEMENTS))
-    if fmt == "float32" and level.program.precision == "real":
+    if fmt != "float32":
+        _check_encode(level.storing, where)
+    elif level.store != fmt:
+        raise InputError(f"{where}: float32 rounds to nearest even, it takes no policy; got {level.store!r}")
+    elif level.program.precision == "real":
         raise InputError(
             f"{where}: a real number stored as float32 would round twice in the engine; store an element format"
         )
@@ -324,6 +330,17 @@ def _check_reach(level: Level, where: str) -> None:
         raise InputError(f"{where}: trials are for a scale within a row")
     if any(not is_constant(trial) for trial in level.trials):
         raise InputError(f"{where}: trials are numbers; got {', '.join(level.trials)}")
+
+
+def _check_encode(encode: Operation, where: str) -> None:
+    name, *policy = encode.attributes
+    fmt, roundings = ELEMENTS[name], [word for word in policy if word not in OVERFLOWS]
+    if fmt.rounding_required and not roundings:
+        raise InputError(f"{where}: {encode}: {name} needs a rounding by name: {', '.join(fmt.roundings)}")
+    known = fmt.roundings if fmt.rounding_required else (*fmt.roundings, "nearest_away", "nearest_toward_zero")
+    for word in roundings:
+        if word not in known:
+            raise InputError(f"{where}: {encode}: {name} knows the rounding {', '.join(known)}; got {word!r}")
 
 
 def granularity(name: str) -> Granularity:

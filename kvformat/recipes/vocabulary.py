@@ -35,7 +35,10 @@ class Word:
     reduces: bool = False
 
 
-_POLICIES = ("saturate", "ieee", "nearest_even", "nearest_away", "nearest_toward_zero", "up", "down")
+#: what an `encode` does with overflow and Inf, as `kvformat.encode` takes it
+OVERFLOWS = ("saturate", "ieee")
+
+_POLICIES = (*OVERFLOWS, "nearest_even", "nearest_away", "nearest_toward_zero", "up", "down")
 
 #: how many low bits of a binary32 pattern a word may speak of
 _LOW_BITS = tuple(map(str, range(1, 23)))

@@ -140,6 +140,7 @@ def test_a_senseless_number_of_threads_means_all_cores(monkeypatch, setting):
     assert threads.count() == default >= 1
 
 
+@pytest.mark.filterwarnings("ignore:Creating an ndarray from ragged")  # NumPy below 1.24
 @pytest.mark.parametrize(
     "x, message",
     [
