@@ -90,7 +90,7 @@ _DTYPES = (
     CacheDtype("octave_k3v3", _M.OCTAVE_K3V3, "uint8", None, None, ("gfx942", "gfx950")),
     CacheDtype("octave_k3v3_compact", _M.OCTAVE_K3V3_COMPACT, "uint8", None, None, ("gfx942", "gfx950")),
     CacheDtype("ultraquant_4bit", _M.ULTRAQUANT_4BIT, "uint8", None, None, _TRITON),
-    CacheDtype("int4_per_token_head", _M.INT4_PER_TOKEN_HEAD, "uint8", None, None, _TRITON,
+    CacheDtype("int4_per_token_head", _M.INT4_PER_TOKEN_HEAD, "uint8", "vllm-0.33/triton/int4_per_token_head", None, _TRITON,
                ("the zero point lies in the low 4 bits of the float32 scale",
                 "its Hadamard transform has three implementations with different bits")),
     CacheDtype("int8_per_token_head", _M.INT8_PER_TOKEN_HEAD, "int8", "vllm-0.33/triton/int8_per_token_head",
@@ -99,7 +99,7 @@ _DTYPES = (
                "vllm-0.33", _FP8_TRITON, (_FNUZ, "the scale is at least 1e-6")),
     CacheDtype("nvfp4", _M.NVFP4, "uint8", "vllm-0.33/csrc/nvfp4", "vllm-0.33", ("sm_80", "sm_90", "sm_100", "sm_120"),
                (_V_SCALES, _SCALE_ONE, "refused for MLA models")),
-    CacheDtype("nvfp4_4over6", _M.NVFP4, "uint8", None, "vllm-0.33", ("sm_100",),
+    CacheDtype("nvfp4_4over6", _M.NVFP4, "uint8", "vllm-0.33/csrc/nvfp4_4over6", "vllm-0.33", ("sm_100",),
                ("which candidate wins depends on the order in which the build sums errors",)),
 )  # fmt: skip
 

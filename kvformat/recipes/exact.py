@@ -217,7 +217,7 @@ def _low_bits(a: Number, below: int) -> Number:
 
 
 def _splice(a: Number, b: Number, below: int) -> Number:
-    fits = b.magnitude is not None and 0 <= b.value < below
+    fits = b.magnitude is not None and 0 <= b.value <= below - 1
     integer = _floor(b.value) if fits else 0
     if a.magnitude is None:  # the pattern of Inf with another low part is a NaN
         return NAN if integer else a

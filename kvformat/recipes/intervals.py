@@ -221,7 +221,7 @@ def _splice(bits: int) -> Callable[[Array, Array], Array]:
     below = 1 << bits
 
     def splice(a: Array, b: Array) -> Array:
-        integer = np.where((b >= 0) & (b < below), b, 0).astype(np.uint32)
+        integer = np.where((b >= 0) & (b <= below - 1), b, 0).astype(np.uint32)
         pattern = a.astype(np.float32).view(np.uint32) & np.uint32(~(below - 1) & 0xFFFF_FFFF) | integer
         return np.where(np.isnan(a), a, pattern.view(np.float32)).astype(a.dtype)
 

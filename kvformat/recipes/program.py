@@ -274,6 +274,8 @@ class Recipe:
             after = self.code.check({**kinds, "x": "number"}, "c", "code", f"recipe {self.name}, code")
             if self.inner and self.inner.trials:
                 where = f"recipe {self.name}, error"
+                if all(operation.target != "e" for operation in self.inner.error.operations):
+                    raise InputError(f"{where}: the program must add to 'e'")
                 self.inner.error.check({**after, "c": "number", "e": "number"}, "e", "number", where)
             last = next(op for op in reversed(self.code.operations) if op.target == "c")
             if last.attributes[0] != self.element:

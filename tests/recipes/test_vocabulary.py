@@ -15,10 +15,10 @@ from kvformat.recipes.exact import evaluate
 from kvformat.recipes.vocabulary import GRANULARITIES, WORDS
 from tests import strategies
 from tests.elements.compare import assert_same_values
+from tests.recipes import library_words
 from tests.recipes.words_kernel import run_all
 
-#: one line per word, and per direction and policy where it has some; results are named after them. In parts, because
-#: Numba's recursion ends a program at some 25 operations
+#: one line per word, and per direction and policy where it has some; results are named after them
 PARTS = {
     "arithmetic": """
     add = add(a, b)
@@ -115,7 +115,10 @@ def test_compiled_words_are_their_exact_twins(precision, part):
 
 def test_every_word_is_tested():
     reductions = {name for name, word in WORDS.items() if word.reduces}
-    assert {operation.word for operation in _LINES} | reductions == set(WORDS)
+    lines = (*_LINES, *library_words.LINES)  # those of test_words_libraries
+    assert {operation.word for operation in lines} | reductions == set(WORDS)
+    policies = {policy for operation in lines if operation.word == "encode" for policy in operation.attributes[1:]}
+    assert policies >= set(WORDS["encode"].attributes[1]) - {"nearest_even", "down"}
     directions = {operation.attributes[0] for operation in _LINES if operation.word == "round"}
     assert directions == set(WORDS["round"].attributes[0])
 
