@@ -25,7 +25,7 @@ def with_code(code, **more):
     "code",
     [
         "r = rcp(s)\nq = round(mul(r, x), half_even)\nc = encode(clamp(q, -127, 127), int8)",
-        "a = div(1.0, s)\nu = add(x, 5)\nb = mul(x, a)\nb = round(b, half_even)\nc = encode(clamp(b, -127.0, 127), int8)",
+        "a = div(1.0, s)\nu = neg(x)\nb = mul(x, a)\nb = round(b, half_even)\nc = encode(clamp(b, -127, 127.0), int8)",
     ],
 )
 def test_names_order_unused_results_and_spelling_do_not_matter(code):

@@ -225,5 +225,7 @@ def test_granularities_say_what_shares_a_scale():
         "per_token": (False, True, 1),
         "per_token_head": (False, False, 1),
         "per_block": (False, False, 8),
+        "per_block_32": (False, False, 4),
+        "per_block_64": (False, False, 2),
         "per_tile": (False, False, 1),
     }
