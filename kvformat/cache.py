@@ -37,7 +37,7 @@ class PagedCache:
         if blocks is None or blocks < 1:
             raise InputError(f"num_blocks must be an integer >= 1; got {num_blocks!r}")
         self.layout = layout
-        self.recipe: Recipe = _recipe_for(layout, layout.recipe)
+        self.recipe: Recipe = _recipe_for(layout, layout.mode)
         self.k_scale = None if k_scale is None else given_scale(k_scale, self.recipe)
         self.v_scale = None if v_scale is None else given_scale(v_scale, self.recipe)
         self.pages = np.zeros((blocks, layout.page_bytes), np.uint8)
@@ -59,13 +59,13 @@ class PagedCache:
         """Quantize tokens and store them in their slots; no other byte changes.
 
         key, value: (tokens, num_kv_heads, head_size / head_size_v), float32, float16 or bfloat16. slot_mapping:
-        integers (tokens,); a negative slot writes nothing. recipe: the layout's own if None. k_scale, v_scale: as in
-        the constructor; without one, the first write computes it over all its tokens, padding included.
+        integers (tokens,); a negative slot writes nothing. recipe: the mode's golden recipe if None. k_scale, v_scale:
+        as in the constructor; without one, the first write computes it over all its tokens, padding included.
 
         Raises InputError, before anything is written, for shapes and dtypes that do not fit, a slot past the end or
         taken twice, a recipe of another mode, or a scale other than the one the cache has.
         """
-        how = _recipe_for(self.layout, self.layout.recipe if recipe is None else recipe)
+        how = _recipe_for(self.layout, self.layout.mode if recipe is None else recipe)
         slots = check_slots(slot_mapping, self.num_slots)
         sides: dict[Side, NDArray[Any]] = {"k": checked(key, "key"), "v": checked(value, "value")}
         for side, array in sides.items():

@@ -26,6 +26,8 @@ Progress = Callable[[int, int], None]
 
 #: elements judged at once, per side: expected and found codes, input and masks then take about 64 MiB
 CHUNK = 1 << 22
+#: elements that the interval reader is given at once: it keeps some twenty arrays of them
+_INTERVALS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -124,21 +126,33 @@ def _allow(
     tally: Tally,
 ) -> dict[str, NDArray[np.bool_]]:
     """What is wrong beyond the bounds of the recipe's approximate instructions; worked out for rows in question."""
-    suspect = np.flatnonzero(wrong["scale"].any(axis=2) | wrong["code"].any(axis=2))
-    if not len(suspect):
-        return wrong
+    judged = {part: mask.copy() for part, mask in wrong.items()}
+    every = np.flatnonzero(wrong["scale"].any(axis=2) | wrong["code"].any(axis=2))
+    step = max(1, _INTERVALS // x.shape[2])
+    for start in range(0, len(every), step):
+        _allow_rows(x, how, scale, found, judged, every[start : start + step], tally)
+    return judged
+
+
+def _allow_rows(
+    x: NDArray[Any],
+    how: Recipe,
+    scale: np.float32 | None,
+    found: Quantized,
+    wrong: dict[str, NDArray[np.bool_]],
+    suspect: NDArray[np.intp],
+    tally: Tally,
+) -> None:
+    """Clear in `wrong` what is admissible in these (token, head) rows."""
     rows = {part: mask.reshape(-1, mask.shape[2])[suspect] for part, mask in wrong.items()}
     outer = {level.name: point(np.float32(scale)) for level in how.outer} if scale is not None else {}
     codes = found.codes.view(np.uint8).reshape(-1, x.shape[2])[suspect]
     stored = found.scales.reshape(x.shape[0] * x.shape[1], -1)[suspect] if how.inner else rows["scale"]
     elements = x.astype(np.float32).reshape(-1, x.shape[2])[suspect]
     good = dict(zip(("scale", "code"), within(elements, how, outer, codes, stored), strict=True))
-    judged = {}
     for part, mask in wrong.items():
         tally.allowed += int(np.count_nonzero(rows[part] & good[part]))
-        judged[part] = mask.copy()
-        judged[part].reshape(-1, mask.shape[2])[suspect] = ~good[part]
-    return judged
+        mask.reshape(-1, mask.shape[2])[suspect] = ~good[part]
 
 
 def _expected(dump: Dump, x: NDArray[Any], how: Recipe, scale: np.float32 | None) -> Quantized:

@@ -22,7 +22,7 @@ Side = Literal["k", "v"]
 SIDES: tuple[Side, ...] = ("k", "v")
 
 #: elements judged at once; the interval reader keeps some twenty arrays of this size
-_CHUNK = 1 << 18
+_CHUNK = 1 << 16
 #: tokens that every recipe is tried on before any is tried on more: those around the first difference
 _SAMPLE = 8
 #: elements a side up to which a dump is judged whole; of a larger one, as many in evenly spaced chunks

@@ -65,6 +65,7 @@ def written(layout, key, value, slots=SLOTS, blocks=BLOCKS, fill=0xA5, **options
 
 
 def judge(layout, key, value, pages, slots=SLOTS, **options):
+    options.setdefault("recipe", f"golden/{layout.mode}")
     return check(Dump.from_arrays(key, value, pages, slots, layout=layout, **options))
 
 

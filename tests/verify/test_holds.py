@@ -122,7 +122,7 @@ def test_a_dump_from_a_file_and_one_from_arrays_give_the_same_report(tmp_path):
     key, value = hurtful(1), hurtful(2)
     pages = written(layout, key, value)
     pages[1, 77] ^= 0x11
-    dump = Dump.from_arrays(key, value, pages, SLOTS, layout=layout)
+    dump = Dump.from_arrays(key, value, pages, SLOTS, layout=layout, recipe=f"golden/{layout.mode}")
     dump.save(tmp_path / "d.safetensors")
     report = check(Dump.load(tmp_path / "d.safetensors"))
     assert report.status == 1

@@ -53,7 +53,8 @@ def sparse_dump(path, mode, tokens):
         "pages": ("U8", (tokens // BLOCK, BLOCK * HEADS * cell), tokens * HEADS * cell),
     }
     header = {"__metadata__": {
-        "kvformat_dump": "1", "mode": mode, "layout": "vllm-0.33", "order": "NHD", "block_size": str(BLOCK),
+        "kvformat_dump": "1", "mode": mode, "recipe": f"golden/{mode}",
+        "layout": "vllm-0.33", "order": "NHD", "block_size": str(BLOCK),
         "num_kv_heads": str(HEADS), "head_size": str(DIM), "head_size_v": str(DIM), "producer": "a test",
     }}  # fmt: skip
     end = 0

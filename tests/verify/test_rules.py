@@ -156,9 +156,11 @@ def test_modes_without_a_tensor_scale_report_none():
 
 def test_a_recipe_that_the_dump_does_not_declare_is_said_to_be_assumed():
     _, layout, key, value, pages = right(CASES[3])
-    silent, declared = judge(layout, key, value, pages), judge(layout, key, value, pages, recipe="int8_per_token_head")
-    assert silent.recipe == declared.recipe == "golden/int8_per_token_head"
-    note = "the dump declares no recipe; golden/int8_per_token_head is the one that vllm-0.33 uses"
+    silent = judge(layout, key, value, pages, recipe=None)
+    declared = judge(layout, key, value, pages, recipe="int8_per_token_head")
+    assert silent.recipe == "vllm-0.33/triton/int8_per_token_head"
+    assert declared.recipe == "golden/int8_per_token_head"
+    note = "the dump declares no recipe; vllm-0.33/triton/int8_per_token_head is the one that vllm-0.33 uses"
     assert note in str(silent)
     assert "declares no recipe" not in str(declared)
     assert silent.to_json()["recipe_assumed"] is True
@@ -189,7 +191,7 @@ def test_in_chunks_the_report_is_the_same(monkeypatch, case, chunk):
     broken = pages.copy()
     broken[:, ::3] ^= 0x5A
     for dump_pages in (pages, broken):
-        dump = Dump.from_arrays(key, value, dump_pages, SLOTS, layout=layout)
+        dump = Dump.from_arrays(key, value, dump_pages, SLOTS, layout=layout, recipe=f"golden/{layout.mode}")
         with monkeypatch.context() as patch:
             patch.setattr(compare, "CHUNK", 1 << 22)
             whole = check(dump)
@@ -204,7 +206,10 @@ def test_progress_grows_to_the_number_of_tokens(monkeypatch):
     _, layout, key, value, pages = right(CASES[0])
     monkeypatch.setattr(compare, "CHUNK", 3 * 2 * 64)  # three tokens
     calls = []
-    check(Dump.from_arrays(key, value, pages, SLOTS, layout=layout), progress=lambda *call: calls.append(call))
+    check(
+        Dump.from_arrays(key, value, pages, SLOTS, layout=layout, recipe=f"golden/{layout.mode}"),
+        progress=lambda *call: calls.append(call),
+    )
     assert calls == [(3, 7), (6, 7), (7, 7)]
 
 
@@ -216,6 +221,6 @@ def test_a_chunk_is_as_many_tokens_as_the_longer_side_allows(monkeypatch, dtype)
     pages = written(layout, key, value, np.arange(5), 2)
     monkeypatch.setattr(compare, "CHUNK", 16)
     calls = []
-    dump = Dump.from_arrays(key, value, pages, np.arange(5), layout=layout)
+    dump = Dump.from_arrays(key, value, pages, np.arange(5), layout=layout, recipe=f"golden/{layout.mode}")
     assert check(dump, progress=lambda *call: calls.append(call)).ok
     assert calls == [(2, 5), (4, 5), (5, 5)]
