@@ -16,7 +16,7 @@ COMMANDS = re.findall(r"^(?:kvformat|.*&& kvformat) (\w+)", README, re.MULTILINE
 
 
 def test_python_blocks_print_the_text_below_them():
-    assert len(PAIRS) == 2
+    assert len(PAIRS) == 3
     names = {}
     for code, expected in PAIRS:
         printed = io.StringIO()
@@ -26,7 +26,7 @@ def test_python_blocks_print_the_text_below_them():
 
 
 def test_commands_exist():
-    assert {"check", "explain", "table", "layout", "sweep"} <= set(COMMANDS)
+    assert {"check", "explain", "table", "layout", "sweep", "recipes"} <= set(COMMANDS)
     known = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
     assert set(COMMANDS) <= known
 
