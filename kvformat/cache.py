@@ -40,6 +40,7 @@ class PagedCache:
         self.recipe: Recipe = _recipe_for(layout, layout.mode)
         self.k_scale = None if k_scale is None else given_scale(k_scale, self.recipe)
         self.v_scale = None if v_scale is None else given_scale(v_scale, self.recipe)
+        self._written = False
         self.pages = np.zeros((blocks, layout.page_bytes), np.uint8)
 
     @property
@@ -63,9 +64,13 @@ class PagedCache:
         as in the constructor; without one, the first write computes it over all its tokens, padding included.
 
         Raises InputError, before anything is written, for shapes and dtypes that do not fit, a slot past the end or
-        taken twice, a recipe of another mode, or a scale other than the one the cache has.
+        taken twice, a recipe of another mode, one whose codes are read in another way than those that the cache has, or
+        a scale other than the one the cache has.
         """
         how = _recipe_for(self.layout, self.layout.mode if recipe is None else recipe)
+        if self._written and how.value != self.recipe.value:
+            held = f"this cache holds codes of {self.recipe.name}"
+            raise InputError(f"{held}; those of {how.name} are read in another way")
         slots = check_slots(slot_mapping, self.num_slots)
         sides: dict[Side, NDArray[Any]] = {"k": checked(key, "key"), "v": checked(value, "value")}
         for side, array in sides.items():
@@ -74,7 +79,7 @@ class PagedCache:
         made = {side: quantize_for(self.layout, array, how, scales[side]) for side, array in sides.items()}
         for side, quantized in made.items():
             store(self.layout, self.pages, slots, side, quantized)
-        self.recipe = how
+        self.recipe, self._written = how, True
         self.k_scale, self.v_scale = (_tensor_scale(made[side]) for side in ("k", "v"))
 
     def gather(

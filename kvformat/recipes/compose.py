@@ -62,7 +62,8 @@ def _operand(text: str, kind: Kind, places: dict[str, int], known: dict[str, Any
 
 def _function(count: int, lines: list[str], known: dict[str, Any]) -> Any:
     """The function that takes `count` values and gives them and one more for each line."""
-    # flat code: a chain of closures makes Numba infer types N calls deep, over tuples that grow N times
+    # Flat code: a chain of closures makes Numba infer types N calls deep, over tuples that grow N times. No text of a
+    # recipe gets into it: a line has nothing but v<number>, word<number>, constant<number> and real.
     taken = [f"v{place} = values[{place}]" for place in range(count)]
     computed = "".join(f"v{place}, " for place in range(count, count + len(lines)))
     body = "\n    ".join([*taken, *lines, f"return values + ({computed})" if lines else "return values"])

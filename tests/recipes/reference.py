@@ -1,4 +1,4 @@
-"""The golden recipes once more, in plain NumPy float32 arithmetic and ml_dtypes casts, from the table in DESIGN 3.2.
+"""The golden recipes once more, in plain NumPy float32 arithmetic and ml_dtypes casts, from the pages in spec/recipes.
 
 NumPy rounds each float32 operation once, to nearest even, and flushes nothing; ml_dtypes rounds a float32 once.
 Nothing here is shared with the code under test.

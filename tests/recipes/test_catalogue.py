@@ -52,6 +52,7 @@ def _assert_engine_is_twin(x, recipe, scale=None):
     assert_same_values(np.array(found.global_scale), np.array(shared, np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_the_engine_is_its_exact_twin_on_every_edge(name):
     recipe = find(name)
@@ -95,6 +96,7 @@ def _key(code, fmt):
     return value, code < fmt.sign_bit  # -0 before +0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_the_ieee_result_is_admissible(name):
     recipe = find(name)
@@ -105,6 +107,7 @@ def test_the_ieee_result_is_admissible(name):
         assert good.all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in NAMES if not is_approximate(find(name))])
 def test_without_approximate_words_only_the_engines_bytes_are_admissible(name):
     recipe = find(name)
@@ -128,6 +131,7 @@ def test_without_approximate_words_only_the_engines_bytes_are_admissible(name):
             assert not good_scales[exists.reshape(good_scales.shape)].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in LIBRARIES if is_approximate(find(name))])
 def test_no_bound_reaches_two_codes_further(name):
     # the intervals are a few ulp of binary32 wide, neighbouring codes are 2^-4 apart

@@ -1,4 +1,4 @@
-"""Golden recipes by hand: the tables of DESIGN 3.2 and the smallest inputs of public bug reports."""
+"""Golden recipes by hand: the pages in spec/recipes and the smallest inputs of public bug reports."""
 
 from __future__ import annotations
 

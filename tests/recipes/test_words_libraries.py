@@ -46,6 +46,7 @@ def results():
     return np.concatenate(parts), expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_word_is_its_exact_twin(results, name):
     found, expected = (each[NAMES.index(name)] for each in results)

@@ -19,7 +19,7 @@ FLOATS = {
     "e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
     "e2m1fn": ml_dtypes.float4_e2m1fn,
 }
-#: DESIGN 3.1: the code of a NaN, and what overflow gives under `ieee` (with the sign, but for fnuz)
+#: spec/README.md, policies: the code of a NaN, and what overflow gives under `ieee` (with the sign, but for fnuz)
 NAN = {"e4m3fn": 0x7F, "e5m2": 0x7F, "e4m3fnuz": 0x80, "e5m2fnuz": 0x80, "e2m1fn": 7, "e8m0fnu": 0xFF}  # else 0
 IEEE = {"e4m3fn": 0x7F, "e5m2": 0x7C, "e4m3fnuz": 0x80, "e5m2fnuz": 0x80, "e8m0fnu": 0xFF}
 BITS = {"e2m1fn": 4, "int4": 4}
