@@ -114,7 +114,7 @@ _DTYPES = (
     CacheDtype("bfloat16", _M.NONE, "bfloat16", "golden/none", "vllm-0.33", _PLAIN, (_SAME,)),
     CacheDtype("fp8", _M.FP8_PER_TENSOR, "uint8", _CSRC_FP8, "vllm-0.33", _FP8, (_FNUZ, _SCALE_ONE, _PREFIX)),
     CacheDtype("fp8_e4m3", _M.FP8_PER_TENSOR, "uint8", _CSRC_FP8, "vllm-0.33", _FP8, (_FNUZ, _SCALE_ONE, _ONE_FORMAT)),
-    CacheDtype("fp8_e5m2", _M.FP8_PER_TENSOR, "uint8", None, "vllm-0.33", (_FP8_CSRC, _FP8_TRITON, _FP8_CPU),
+    CacheDtype("fp8_e5m2", _M.FP8_PER_TENSOR, "uint8", "vllm-0.33/csrc-e5m2/fp8_per_tensor", "vllm-0.33", (_FP8_CSRC, _FP8_TRITON, _FP8_CPU),
                (_E5M2, "refused with fp8 checkpoints, except weight-only ones")),
     CacheDtype("fp8_inc", _M.FP8_PER_TENSOR, "float8_e4m3fn", None, None, (_GAUDI,), ("Intel Gaudi only",)),
     CacheDtype("fp8_ds_mla", _M.FP8_PER_TENSOR, "uint8", "vllm-0.33/csrc/fp8_ds_mla", None, (_DS_MLA,),

@@ -129,10 +129,21 @@ def test_defaults_are_nhd_swizzled_equal_head_sizes_and_no_padding():
     assert page.page_bytes == page.natural_bytes
 
 
-@pytest.mark.parametrize("name", ["vllm-0.33", "flashinfer"])
-@pytest.mark.parametrize("mode", ["none", "fp8_per_tensor", "nvfp4"])
-def test_a_layout_names_the_recipe_of_its_engine(name, mode):
-    assert layout(name, mode=mode, **SIZES).recipe == f"golden/{mode}"
+@pytest.mark.parametrize(
+    "name, mode, recipe",
+    [
+        ("vllm-0.33", "none", "golden/none"),
+        ("vllm-0.33", "fp8_per_tensor", "vllm-0.33/csrc/fp8_per_tensor"),
+        ("vllm-0.33", "fp8_per_token_head", "vllm-0.33/triton/fp8_per_token_head"),
+        ("vllm-0.33", "int8_per_token_head", "vllm-0.33/triton/int8_per_token_head"),
+        ("vllm-0.33", "nvfp4", "vllm-0.33/csrc/nvfp4"),
+        ("flashinfer", "none", "golden/none"),
+        ("flashinfer", "fp8_per_tensor", "golden/fp8_per_tensor"),  # its append stores the FP8 it is given
+        ("flashinfer", "nvfp4", "flashinfer-0.7/append/nvfp4"),
+    ],
+)
+def test_a_layout_names_the_recipe_of_its_engine(name, mode, recipe):
+    assert layout(name, mode=mode, **SIZES).recipe == recipe
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,14 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
         "IEEE division by the scale, one conversion; the arithmetic of golden/fp8_per_tensor.",
     ),
     _per_tensor(
+        "csrc-e5m2",
+        "c = encode(div(x, s), e5m2)",
+        "csrc/cache_kernels.cu L251-421, csrc/core/vec_dtypes/dtype_fp8.cuh L22-36",
+        "fp8_e5m2 on CUDA; the Triton writer stores e4m3fn under this string.",
+        element="e5m2",
+        scales=[{**_TENSOR_SCALE, "program": "s = div(amax_finite(x), 57344)\ns = select(s == 0, 1, s)"}],
+    ),
+    _per_tensor(
         "csrc-reciprocal",
         "c = encode(mul(x, div(1, s)), e4m3fn)",
         "csrc/fused_muse_spark_qknorm_rope_kv_insert_kernel.cu L192-231",
