@@ -19,6 +19,7 @@ def read_here(name):
     return recipe.element is not None and not recipe.prepare and shared and not (recipe.inner and recipe.inner.trials)
 
 
+@pytest.mark.slow  # the twin takes 0.2 s a recipe
 @pytest.mark.parametrize("name", [name for name in names() if read_here(name)])
 def test_the_reader_is_the_exact_twin_on_finite_edges(name):
     recipe, x = find(name), adversarial.finite()
