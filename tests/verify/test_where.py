@@ -13,7 +13,7 @@ TOKENS, HEADS, DIM = 8, 3, 64
 SLOTS = np.arange(TOKENS)
 
 
-def setup(mode, heads=HEADS, **options):
+def pages_of(mode, heads=HEADS, **options):
     """A page of 8 tokens, NHD, all codes of K different from zero and from their neighbours."""
     layout = make_layout("vllm-0.33", mode=mode, block_size=TOKENS, num_kv_heads=heads, head_size=DIM, **options)
     rng = np.random.default_rng(3)
@@ -33,7 +33,7 @@ def cells(pages, heads=HEADS):
 
 
 def test_right_pages_have_no_where():
-    layout, key, pages = setup("int8_per_token_head")
+    layout, key, pages = pages_of("int8_per_token_head")
     assert lines(judge(layout, key, key, pages, SLOTS)) == {
         "K scales": "24 equal",
         "K codes": "1,536 equal",
@@ -43,7 +43,7 @@ def test_right_pages_have_no_where():
 
 
 def test_one_head_in_all_tokens():
-    layout, key, pages = setup("int8_per_token_head")
+    layout, key, pages = pages_of("int8_per_token_head")
     cells(pages)[:, 1, :DIM] ^= 1
     said = lines(judge(layout, key, key, pages, SLOTS))
     assert said["K codes"] == "512 of 1,536 differ: all 8 tokens, head 1, all 64 dims"
@@ -51,21 +51,21 @@ def test_one_head_in_all_tokens():
 
 
 def test_several_heads_are_listed():
-    layout, key, pages = setup("int8_per_token_head", heads=6)
+    layout, key, pages = pages_of("int8_per_token_head", heads=6)
     cells(pages, 6)[3, [1, 2, 5], 0] ^= 1
     said = lines(judge(layout, key, key, pages, SLOTS))
     assert said["K codes"] == "3 of 3,072 differ: token 3, 3 of 6 heads (1, 2, 5), dim 0"
 
 
 def test_every_second_head_is_said():
-    layout, key, pages = setup("int8_per_token_head")
+    layout, key, pages = pages_of("int8_per_token_head")
     cells(pages)[0, ::2, 9] ^= 1
     assert lines(judge(layout, key, key, pages, SLOTS))["K codes"].endswith("every second head (the even ones), dim 9")
 
 
 @pytest.mark.parametrize("kept, which", [(0x0F, "odd"), (0xF0, "even")])
 def test_every_second_nibble_lost(kept, which):
-    layout, key, pages = setup("nvfp4", v_scales="linear")
+    layout, key, pages = pages_of("nvfp4", v_scales="linear")
     codes = pages[0, : TOKENS * HEADS * DIM // 2]  # K data comes first
     codes &= kept
     said = lines(judge(layout, key, key, pages, SLOTS))
@@ -73,7 +73,7 @@ def test_every_second_nibble_lost(kept, which):
 
 
 def test_swapped_nibbles_are_wrong_in_all_dims_and_in_no_scale():
-    layout, key, pages = setup("nvfp4", v_scales="linear")
+    layout, key, pages = pages_of("nvfp4", v_scales="linear")
     codes = pages[0, : TOKENS * HEADS * DIM // 2]
     low, high = codes & 15, codes >> 4
     assert (low != high).all()
@@ -84,7 +84,7 @@ def test_swapped_nibbles_are_wrong_in_all_dims_and_in_no_scale():
 
 
 def test_scales_only():
-    layout, key, pages = setup("int8_per_token_head")
+    layout, key, pages = pages_of("int8_per_token_head")
     cells(pages)[:, :, -1] ^= 1
     said = lines(judge(layout, key, key, pages, SLOTS))
     assert said["V scales"] == "24 of 24 differ: all 8 tokens, all 3 heads, the only scale"
@@ -125,7 +125,7 @@ def test_swizzled_v_scales_read_linearly():
 )
 def test_tokens_are_listed_by_their_rows_in_the_dump(monkeypatch, tokens, text, chunk):
     monkeypatch.setattr(compare, "CHUNK", chunk)
-    layout, key, _ = setup("int8_per_token_head")
+    layout, key, _ = pages_of("int8_per_token_head")
     slots = SLOTS[::-1].copy()
     pages = written(layout, key, key, slots, 1)
     for token in tokens:
@@ -135,7 +135,7 @@ def test_tokens_are_listed_by_their_rows_in_the_dump(monkeypatch, tokens, text, 
 
 
 def test_all_tokens_means_all_that_have_a_slot():
-    layout, key, _ = setup("int8_per_token_head")
+    layout, key, _ = pages_of("int8_per_token_head")
     slots = SLOTS.copy()
     slots[[0, 4]] = -1
     pages = written(layout, key, key, slots, 1)
@@ -150,14 +150,14 @@ def test_all_tokens_means_all_that_have_a_slot():
 
 
 def test_many_dims_are_counted_and_the_first_six_listed():
-    layout, key, pages = setup("int8_per_token_head")
+    layout, key, pages = pages_of("int8_per_token_head")
     cells(pages)[0, 0, [1, 2, 5, 8, 13, 21, 34]] ^= 1
     said = lines(judge(layout, key, key, pages, SLOTS))
     assert said["K codes"] == "7 of 1,536 differ: token 0, head 0, 7 of 64 dims (1, 2, 5, 8, 13, 21, ...)"
 
 
 def test_the_counts_are_in_the_document_too():
-    layout, key, pages = setup("int8_per_token_head")
+    layout, key, pages = pages_of("int8_per_token_head")
     cells(pages)[2:5, 1, [7, 9]] ^= 1
     report = judge(layout, key, key, pages, SLOTS)
     where = report.to_json()["where"]

@@ -102,7 +102,8 @@ def _outcome(each: Recipe, x: Any, scale: float | None, shown: int) -> tuple[str
     stored = scales.reshape(-1)[0] if scales.size else np.float32(1)
     in_floats = inner is None or inner.store == "float32"
     nan = np.isnan(stored) if in_floats else int(stored) in element(inner.storing.attributes[0]).nan_codes
-    said = "NaN" if nan else str(stored) if in_floats else f"{int(stored):02X}"
+    number = np.format_float_scientific(stored, trim="-") if in_floats else f"{int(stored):02X}"
+    said = "NaN" if nan else number
     return said, " ".join(_codes(codes[0, 0, : min(shown, 16)], each.element))
 
 
