@@ -22,11 +22,11 @@ the top, `prepare` says what is done to each row first.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+from kvformat import toml
 from kvformat.errors import InputError, unknown_name
 from kvformat.recipes.program import Level, Multiplier, Program, Recipe, Status, granularity
 from kvformat.recipes.rows import parse_rows
@@ -66,14 +66,7 @@ def parse_recipe(described: Mapping[str, Any]) -> Recipe:
 
 def load_recipe(path: str | Path) -> Recipe:
     """The recipe in a TOML file. Raises InputError, naming the file, for one that cannot be read or is malformed."""
-    try:
-        described = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: no readable TOML file: {' '.join(str(error).split())}") from None
-    try:
-        return parse_recipe(described)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    return toml.read(path, parse_recipe)
 
 
 def _parse_level(described: Any, where: str) -> Level:

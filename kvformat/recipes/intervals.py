@@ -6,8 +6,10 @@ operands; plain NumPy, element by element.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import product
 from typing import Any
 
@@ -192,10 +194,26 @@ def _function(operation: Operation) -> Callable[..., Array]:
     return lambda *operands: plain(*(_flushed(each, operation) for each in operands))
 
 
+def _fused_one(a: float, b: float, c: float) -> float:
+    """A binary64 fma in fractions: its product has more bits than any type here."""
+    if not (math.isfinite(a) and math.isfinite(b)):
+        return a * b + c
+    if not math.isfinite(c):
+        return c  # a finite product, however large, leaves it
+    total = Fraction(a) * Fraction(b) + Fraction(c)
+    try:
+        return float(total) if total else a * b + c  # of an exact zero the sum has the sign
+    except OverflowError:
+        return math.inf if total > 0 else -math.inf
+
+
+_fused = np.frompyfunc(_fused_one, 3, 1)
+
+
 def _fma(a: Array, b: Array, c: Array) -> Array:
-    # a * b is exact in binary64; the sum is rounded to odd there, which makes the second rounding the only one
     if a.dtype != np.float32:
-        raise NotImplementedError("fma is known in float32 only")
+        return np.asarray(_fused(a, b, c), np.float64)
+    # a * b is exact in binary64; the sum is rounded to odd there, which makes the second rounding the only one
     product_ = a.astype(np.float64) * b
     total = product_ + c
     bigger = np.where(np.abs(product_) > np.abs(c), product_, c.astype(np.float64))

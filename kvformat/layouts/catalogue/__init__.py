@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from kvformat import toml
 from kvformat.errors import InputError, unknown_name
 from kvformat.layouts.catalogue import flashinfer, vllm
 from kvformat.layouts.entry import Entry, parse_entry
@@ -31,14 +31,7 @@ def register(described: Mapping[str, object]) -> Entry:
 
 def load_layout(path: str | Path) -> Entry:
     """Add the layout that a TOML file describes. Raises InputError, naming the file, for one that does not."""
-    try:
-        described = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: no readable TOML file: {' '.join(str(error).split())}") from None
-    try:
-        return register(described)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    return toml.read(path, register)
 
 
 def find_entry(name: str) -> Entry:

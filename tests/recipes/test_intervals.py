@@ -1,0 +1,38 @@
+"""Words on intervals that compiled tests do not reach: a fused multiply-add in binary64."""
+
+from itertools import product
+
+import numpy as np
+
+from kvformat.elements.exact import number
+from kvformat.recipes.exact import evaluate
+from kvformat.recipes.intervals import points, run
+from kvformat.recipes.program import Program
+from tests.elements.compare import assert_same_values
+
+# products of 53 x 53 bits whose low half decides, exact zeros, overflow, zeros of both signs, Inf, NaN
+NUMBERS = (
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    1 + 2.0**-52,
+    -(1 + 2.0**-51),
+    2.0**-60,
+    2.0**1000,
+    -(2.0**1000),
+    5e-324,
+    np.inf,
+    np.nan,
+)
+
+
+def test_a_binary64_fma_is_the_exact_twins():
+    program = Program.parse("r = fma(a, b, d)", "float64")
+    triples = np.array(list(product(NUMBERS, repeat=3)))
+    inputs = {name: points(triples[:, i]) for i, name in enumerate("abd")}
+    found = run(program, inputs, np.zeros((1, 1), np.float32))["r"]
+    twins = [evaluate(program, dict(zip("abd", map(number, triple), strict=True)))["r"] for triple in triples.tolist()]
+    expected = np.array([float(twin) for twin in twins])
+    assert_same_values(found.low, expected)
+    assert_same_values(found.high, expected)
