@@ -1,5 +1,7 @@
 """Runs a recipe on a block of rows in a Triton kernel: reductions, scales, quotients, errors and values."""
 
+# ruff: noqa: RET505, RUF005 Triton compiles the branch that holds, up to its end; it knows no star
+
 from __future__ import annotations
 
 import triton
@@ -12,9 +14,9 @@ _INFINITY: tl.constexpr = tl.constexpr(0b0_11111111_00000000000000000000000)
 
 @triton.jit
 def run(values: tl.tuple, PROGRAM: tl.constexpr) -> tl.tuple:
-    """The values, and one more for each step of a program."""
+    """The values, blocks of three axes, and one more for each step of a program."""
     for i in tl.static_range(len(PROGRAM.steps)):
-        values = values + (_step(values, PROGRAM.steps[i], PROGRAM.real),)  # noqa: RUF005 Triton knows no star
+        values = values + (_step(values, PROGRAM.steps[i], PROGRAM.real),)
     return values
 
 
@@ -23,17 +25,18 @@ def _step(values: tl.tuple, STEP: tl.constexpr, REAL: tl.constexpr) -> tl.tensor
     a = _operand(values, STEP.operands[0], REAL)
     if len(STEP.operands) == 1:
         return STEP.run(a, STEP.attributes)
-    b = _operand(values, STEP.operands[1], REAL)
-    if len(STEP.operands) == 2:
-        return STEP.run(a, b, STEP.attributes)
-    return STEP.run(a, b, _operand(values, STEP.operands[2], REAL), STEP.attributes)
+    elif len(STEP.operands) == 2:
+        return STEP.run(a, _operand(values, STEP.operands[1], REAL), STEP.attributes)
+    else:
+        b, c = _operand(values, STEP.operands[1], REAL), _operand(values, STEP.operands[2], REAL)
+        return STEP.run(a, b, c, STEP.attributes)
 
 
 @triton.jit
 def _operand(values: tl.tuple, OPERAND: tl.constexpr, REAL: tl.constexpr) -> tl.tensor:
     if OPERAND.place < 0:
-        return tl.full((), OPERAND.constant, REAL)
-    elif OPERAND.flag:  # noqa: RET505 Triton compiles the branch that holds
+        return tl.full((1, 1, 1), OPERAND.constant, REAL)
+    elif OPERAND.flag:
         return values[OPERAND.place]
     else:
         return values[OPERAND.place].to(REAL)
@@ -44,7 +47,7 @@ def reduced(x: tl.tensor, mask: tl.tensor, WORDS: tl.constexpr) -> tl.tuple:
     """The reductions of float32 numbers over their last axis, which stays with size 1."""
     found = ()
     for i in tl.static_range(len(WORDS)):
-        found = found + (_reduction(x, mask, WORDS[i]),)  # noqa: RUF005
+        found = found + (_reduction(x, mask, WORDS[i]),)
     return found
 
 
@@ -54,7 +57,7 @@ def _reduction(x: tl.tensor, mask: tl.tensor, WORD: tl.constexpr) -> tl.tensor:
     last: tl.constexpr = len(x.shape) - 1
     if WORD == "largest":
         return _largest(x, (x == x) & mask)
-    elif WORD == "smallest":  # noqa: RET505 Triton compiles the branch that holds
+    elif WORD == "smallest":
         return 0.0 - _largest(0.0 - x, (x == x) & mask)
     else:
         size = tl.where(mask, x.to(tl.int32, bitcast=True) & 0x7FFF_FFFF, 0)
@@ -65,9 +68,10 @@ def _reduction(x: tl.tensor, mask: tl.tensor, WORD: tl.constexpr) -> tl.tensor:
         top = tl.max(size, axis=last, keep_dims=True)
         if WORD == "any_nan":
             return top > _INFINITY
-        if WORD == "amax":
-            top = tl.where(top > _INFINITY, 0b0_11111111_10000000000000000000000, top)
-        return top.to(tl.float32, bitcast=True)
+        elif WORD == "amax":
+            return tl.where(top > _INFINITY, 0b0_11111111_1 << 22, top).to(tl.float32, bitcast=True)
+        else:
+            return top.to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -105,16 +109,17 @@ def quantized(x: tl.tensor, mask: tl.tensor, outer: tl.tuple, HOW: tl.constexpr)
 @triton.jit
 def _tried(x: tl.tensor, given: tl.tuple, TRIAL: tl.constexpr) -> tl.tuple:
     if TRIAL.scale is None:
-        return x, run(given + (x,), TRIAL.quotient)  # noqa: RUF005
-    values = run(given, TRIAL.scale)
-    scale = values[TRIAL.scale.result]
-    if TRIAL.store is None:
-        stored = scale.to(tl.float32)
-        read = stored
+        return x, run(given + (x,), TRIAL.quotient)
     else:
-        stored = encode(scale, TRIAL.store)
-        read = decode(stored, TRIAL.read)
-    return stored, run(values + (read, x), TRIAL.quotient)  # noqa: RUF005
+        values = run(given, TRIAL.scale)
+        scale = values[TRIAL.scale.result]
+        if TRIAL.store is None:
+            stored = scale.to(tl.float32)
+            read = stored
+        else:
+            stored = encode(scale, TRIAL.store)
+            read = decode(stored, TRIAL.read)
+        return stored, run(values + (read, x), TRIAL.quotient)
 
 
 @triton.jit
@@ -131,10 +136,10 @@ def _error(values: tl.tuple, quotient: tl.tensor, TRIAL: tl.constexpr, HOW: tl.c
         picked = ()
         for place in tl.static_range(len(TRIAL.error_reads)):
             if TRIAL.error_reads[place]:
-                picked = picked + (_element(values[place], i),)  # noqa: RUF005
+                picked = picked + (_element(values[place], i),)
             else:
-                picked = picked + (values[place],)  # noqa: RUF005
-        summed = run(picked + (_element(code, i), error), TRIAL.error)  # noqa: RUF005
+                picked = picked + (values[place],)
+        summed = run(picked + (_element(code, i), error), TRIAL.error)
         error = summed[TRIAL.error.result].to(tl.float32)
     return error
 
@@ -143,8 +148,9 @@ def _error(values: tl.tuple, quotient: tl.tensor, TRIAL: tl.constexpr, HOW: tl.c
 def _element(x: tl.tensor, i: tl.constexpr) -> tl.tensor:
     if x.shape[2] == 1:
         return x
-    here = tl.arange(0, x.shape[2])[None, None, :] == i
-    return float_of(tl.sum(tl.where(here, bits_of(x), 0), axis=2, keep_dims=True))
+    else:
+        here = tl.arange(0, x.shape[2])[None, None, :] == i
+        return float_of(tl.sum(tl.where(here, bits_of(x), 0), axis=2, keep_dims=True))
 
 
 @triton.jit
@@ -152,15 +158,17 @@ def encoded(quotient: tl.tensor, HOW: tl.constexpr, PACKED: tl.constexpr, HARDWA
     """The code bytes of each row, uint8 (rows, bytes), of the numbers (rows, groups, elements)."""
     rows: tl.constexpr = quotient.shape[0]
     columns: tl.constexpr = quotient.shape[1] * quotient.shape[2]
+    flat = tl.reshape(quotient, (rows, columns))
     if PACKED:
         even, odd = tl.split(tl.reshape(quotient, (rows, columns // 2, 2)))
         if HARDWARE and HOW.instruction == "e2m1x2":
             return encode_e2m1x2(even, odd)
-        return encode(even, HOW) | (encode(odd, HOW) << 4)
-    flat = tl.reshape(quotient, (rows, columns))
-    if HARDWARE and HOW.instruction == "e4m3x2":
+        else:
+            return encode(even, HOW) | (encode(odd, HOW) << 4)
+    elif HARDWARE and HOW.instruction == "e4m3x2":
         return encode_e4m3x2(flat)
-    return encode(flat, HOW)
+    else:
+        return encode(flat, HOW)
 
 
 @triton.jit
@@ -168,5 +176,5 @@ def dequantized(codes: tl.tensor, outer: tl.tuple, scale: tl.tensor, HOW: tl.con
     """The float32 values of uint8 codes, one per byte; `outer` and `scale` (None: none) are the recipe's scales."""
     given = outer
     if scale is not None:
-        given = outer + (scale,)  # noqa: RUF005
-    return run(given + (decode(codes, HOW.decode),), HOW.value)[HOW.value.result]  # noqa: RUF005
+        given = outer + (scale,)
+    return run(given + (decode(codes, HOW.decode),), HOW.value)[HOW.value.result]

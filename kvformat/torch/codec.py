@@ -4,6 +4,8 @@
 here depends on what a GPU's conversions do; the one exception, `encode_e4m3x2` and `encode_e2m1x2`, says so.
 """
 
+# ruff: noqa: RET505 Triton compiles the branch that holds, up to its end
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -124,7 +126,7 @@ def bits_of(x: tl.tensor) -> tl.tensor:
     """The pattern of binary32 or binary64 numbers."""
     if x.dtype == tl.float64:
         return x.to(tl.uint64, bitcast=True)
-    else:  # noqa: RET505 Triton compiles the branch that holds
+    else:
         return x.to(tl.uint32, bitcast=True)
 
 
@@ -133,7 +135,7 @@ def float_of(bits: tl.tensor) -> tl.tensor:
     """The numbers of patterns."""
     if bits.dtype == tl.uint64:
         return bits.to(tl.float64, bitcast=True)
-    else:  # noqa: RET505
+    else:
         return bits.to(tl.float32, bitcast=True)
 
 
@@ -143,7 +145,7 @@ def round_shift(pattern: tl.tensor, shift: tl.tensor, ROUNDING: tl.constexpr) ->
     one = shift - shift + 1
     if ROUNDING == "down":
         return pattern >> shift
-    elif ROUNDING == "up":  # noqa: RET505
+    elif ROUNDING == "up":
         return (pattern + ((one << shift) - 1)) >> shift
     elif ROUNDING == "nearest_even":
         # just under half a unit carries everything above the tie; the last kept bit carries the tie if it is odd
@@ -186,7 +188,7 @@ def encode(x: tl.tensor, HOW: tl.constexpr) -> tl.tensor:
     code = tl.where(magnitude > HOW.infinity, code - code + HOW.nan_code, code)
     if HOW.bits == 16:
         return code.to(tl.uint16)
-    else:  # noqa: RET505
+    else:
         return code.to(tl.uint8)
 
 
@@ -196,7 +198,7 @@ def decode(codes: tl.tensor, HOW: tl.constexpr) -> tl.tensor:
     if HOW.integer:
         spare: tl.constexpr = 8 - HOW.bits
         return ((codes << spare).to(tl.int8, bitcast=True) >> spare).to(tl.float32)
-    else:  # noqa: RET505
+    else:
         wide = codes.to(tl.uint32)
         magnitude = wide & HOW.magnitude_mask
         sign = (wide >> (HOW.bits - 1)) << 31
@@ -220,7 +222,7 @@ def widen(bits: tl.tensor, DTYPE: tl.constexpr) -> tl.tensor:
     """float32 of the patterns of float32, float16 or bfloat16, exactly."""
     if DTYPE == "float32":
         return bits.to(tl.float32, bitcast=True)
-    elif DTYPE == "bfloat16":  # noqa: RET505
+    elif DTYPE == "bfloat16":
         return (bits.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
     else:
         tl.static_assert(DTYPE == "float16")
@@ -232,7 +234,7 @@ def narrow(x: tl.tensor, DTYPE: tl.constexpr, HOW: tl.constexpr) -> tl.tensor:
     """The patterns of float32 numbers rounded once to float32, float16 or bfloat16: int32 or int16."""
     if DTYPE == "float32":
         return x.to(tl.int32, bitcast=True)
-    else:  # noqa: RET505
+    else:
         return encode(x, HOW).to(tl.int16, bitcast=True)
 
 

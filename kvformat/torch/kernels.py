@@ -4,6 +4,8 @@ Each handles a tile of (token, head) rows. What they compute is a recipe and whe
 constants; no kernel knows a name of either. Rows are numbered token * HEADS + head.
 """
 
+# ruff: noqa: RET505, RUF005 Triton compiles the branch that holds, up to its end; it knows no star
+
 from __future__ import annotations
 
 import triton
@@ -35,6 +37,12 @@ def _load_rows(
     if TILE[0] * TILE[1] > DIMS:
         mask = mask & (dim < DIMS)[None, :, :]
     return tl.load(where, mask=mask, other=0), mask
+
+
+@triton.jit
+def _one(where: tl.tensor) -> tl.tensor:
+    """A single number, in three axes."""
+    return tl.reshape(tl.load(where + tl.arange(0, 1)), (1, 1, 1))
 
 
 @triton.jit
@@ -87,7 +95,7 @@ def write_rows(
     bits, mask = _load_rows(x, token, head, kept, token_stride, head_stride, dim_stride, DIMS, TILE)
     given = ()
     if outer is not None:
-        given = (tl.load(outer),)
+        given = (_one(outer),)
     quotient, stored = quantized(widen(bits, DTYPE), mask, given, HOW)
     where = row_address(page, slot, head, CODES)
     store_entries(codes, where, encoded(quotient, HOW.encode, PACKED, HARDWARE), kept, CODES)
@@ -204,27 +212,31 @@ def read_rows(
     columns: tl.constexpr = TILE[0] * TILE[1]
     if HOW is None:
         entries = load_entries(codes, where, columns, kept, CODES)
-        signed = tl.int32 if STORED == "float32" else tl.int16
+        signed: tl.constexpr = tl.int32 if STORED == "float32" else tl.int16
         return widen(entries.to(signed, bitcast=True), STORED)
-    if PACKED:
-        pairs = load_entries(codes, where, columns // 2, kept, CODES)
-        patterns = tl.interleave(pairs & 0xF, pairs >> 4)
     else:
-        patterns = load_entries(codes, where, columns, kept, CODES)
-    given = ()
-    if outer is not None:
-        given = (tl.load(outer),)
-    patterns = tl.reshape(patterns, (ROWS, TILE[0], TILE[1]))
-    if SCALES is None:
-        values = dequantized(patterns, given, None, HOW)
-    else:
-        entries = load_entries(scales, row_address(page, slot, head, SCALES), TILE[0], kept, SCALES)
-        if HOW.read is None:
-            scale = entries.to(tl.float32, bitcast=True)
+        if PACKED:
+            pairs = load_entries(codes, where, columns // 2, kept, CODES)
+            patterns = tl.interleave(pairs & 0xF, pairs >> 4)
         else:
-            scale = decode(entries, HOW.read)
-        values = dequantized(patterns, given, tl.reshape(scale, (ROWS, TILE[0], 1)), HOW)
-    return tl.reshape(values, (ROWS, columns))
+            patterns = load_entries(codes, where, columns, kept, CODES)
+        given = ()
+        if outer is not None:
+            given = (_one(outer),)
+        scale = None
+        if SCALES is not None:
+            entries = load_entries(scales, row_address(page, slot, head, SCALES), TILE[0], kept, SCALES)
+            scale = tl.reshape(_scales(entries, HOW.read), (ROWS, TILE[0], 1))
+        values = dequantized(tl.reshape(patterns, (ROWS, TILE[0], TILE[1])), given, scale, HOW)
+        return tl.reshape(values, (ROWS, columns))
+
+
+@triton.jit
+def _scales(entries: tl.tensor, READ: tl.constexpr) -> tl.tensor:
+    if READ is None:
+        return entries.to(tl.float32, bitcast=True)
+    else:
+        return decode(entries, READ)
 
 
 @triton.jit
@@ -247,13 +259,12 @@ def reduce_rows(
     bits, mask = _load_rows(
         x, row // HEADS, row % HEADS, row < rows, token_stride, head_stride, dim_stride, DIMS, TILE
     )
-    columns: tl.constexpr = ROWS * TILE[0] * TILE[1]
-    flat = tl.reshape(widen(bits, DTYPE), (columns,))
-    whole = tl.reshape(tl.broadcast_to(mask, (ROWS, TILE[0], TILE[1])), (columns,))
-    found = reduced(flat, whole, HOW.reductions)
+    whole: tl.constexpr = (1, 1, ROWS * TILE[0] * TILE[1])
+    mask = tl.reshape(tl.broadcast_to(mask, (ROWS, TILE[0], TILE[1])), whole)
+    found = reduced(tl.reshape(widen(bits, DTYPE), whole), mask, HOW.reductions)
     for i in tl.static_range(len(HOW.reductions)):
         at = partial + tl.program_id(0) * len(HOW.reductions) + i + tl.arange(0, 1)
-        tl.store(at, found[i].to(tl.float32))
+        tl.store(at, tl.reshape(found[i].to(tl.float32), (1,)))
 
 
 @triton.jit
@@ -262,16 +273,17 @@ def scale_tensor(partial: tl.tensor, scale: tl.tensor, count: tl.int32, HOW: tl.
     values = ()
     for i in tl.static_range(len(HOW.reductions)):
         # signed patterns in the order of the numbers, as in `arithmetic`; a NaN here is positive and above Inf
-        top = tl.full((TILE,), -0x8000_0000, tl.int32)
+        top = tl.full((1, 1, TILE), -0x8000_0000, tl.int32)
         for start in range(0, count, TILE):
-            index = start + tl.arange(0, TILE)
+            index = start + tl.arange(0, TILE)[None, None, :]
             found = tl.load(partial + index * len(HOW.reductions) + i, mask=index < count, other=0.0)
             bits = found.to(tl.int32, bitcast=True)
             top = tl.maximum(top, tl.where(index < count, bits ^ ((bits >> 31) & 0x7FFF_FFFF), -0x8000_0000))
-        best = tl.max(top, axis=0)
+        best = tl.max(top, axis=2, keep_dims=True)
         value = (best ^ ((best >> 31) & 0x7FFF_FFFF)).to(tl.float32, bitcast=True)
         if HOW.reductions[i] == "any_nan":
-            values = values + (value > 0,)  # noqa: RUF005
+            values = values + (value > 0,)
         else:
-            values = values + (value,)  # noqa: RUF005
-    tl.store(scale, run(values, HOW.scale)[HOW.scale.result].to(tl.float32))
+            values = values + (value,)
+    made = run(values, HOW.scale)[HOW.scale.result].to(tl.float32)
+    tl.store(scale + tl.arange(0, 1), tl.reshape(made, (1,)))

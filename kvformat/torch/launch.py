@@ -116,11 +116,10 @@ def quantize(
         scale_place = dense(heads, columns * scales.element_size(), scales.element_size())
     geometry = {"BLOCK_SIZE": 1, "HEADS": heads, "DIMS": dims}
     places = (dense(heads, dims, 1), scale_place)
-    _write(x, recipe, outer, (None, codes, scales, None, tokens), places, geometry, packed=False, hardware=False)
+    _write(x, recipe, outer, (None, codes, scales.view(torch.uint8), None, tokens), places, geometry, packed=False, hardware=False)
     one = torch.ones(1, dtype=torch.float32, device=x.device)
     if inner is None:
-        assert outer is not None
-        return codes, outer.reshape(1), one
+        return codes, torch.empty(0, device=x.device) if outer is None else outer.reshape(1), one
     return codes, scales if inner.granularity.dims else scales.reshape(tokens, heads), one if outer is None else outer
 
 
@@ -186,7 +185,7 @@ def dequantize(
         scale_place = dense(
             heads, inner.granularity.columns(dims) * scales.element_size(), scales.element_size()
         )
-    into = (None, tensor if recipe.outer else None, codes.view(torch.uint8), scales, None, tokens)
+    into = (None, tensor if recipe.outer else None, codes.view(torch.uint8), scales.view(torch.uint8), None, tokens)
     _gather(
         out, into, dequantizer(recipe), (dense(heads, dims, 1), scale_place), _group(recipe), 1,
         stored=None, packed=False,

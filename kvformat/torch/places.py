@@ -1,5 +1,7 @@
 """Where a region's bytes lie, as a kernel takes it: digits in bytes, a compile-time constant, and the widest store."""
 
+# ruff: noqa: RET505 Triton compiles the branch that holds, up to its end
+
 from __future__ import annotations
 
 from math import gcd
@@ -120,12 +122,13 @@ def _spread(index: tl.tensor, DIGITS: tl.constexpr) -> tl.tensor:
     count: tl.constexpr = len(DIGITS)
     if count == 1:
         return index * DIGITS[0].stride
-    total = index % DIGITS[count - 1].size * DIGITS[count - 1].stride
-    rest = index // DIGITS[count - 1].size
-    for i in tl.static_range(1, count - 1):
-        total += rest % DIGITS[count - 1 - i].size * DIGITS[count - 1 - i].stride
-        rest = rest // DIGITS[count - 1 - i].size
-    return total + rest * DIGITS[0].stride
+    else:
+        total = index % DIGITS[count - 1].size * DIGITS[count - 1].stride
+        rest = index // DIGITS[count - 1].size
+        for i in tl.static_range(1, count - 1):
+            total += rest % DIGITS[count - 1 - i].size * DIGITS[count - 1 - i].stride
+            rest = rest // DIGITS[count - 1 - i].size
+        return total + rest * DIGITS[0].stride
 
 
 @triton.jit
@@ -159,9 +162,10 @@ def load_entries(
     found = tl.load(where.to(tl.pointer_type(PLACE.piece.dtype), bitcast=True), mask=kept, other=0)
     if pieces == 1:
         return found
-    shift = (tl.arange(0, pieces) * (8 * PLACE.piece.size)).to(tl.uint32)
-    wide = tl.reshape(found, (found.shape[0], COLUMNS, pieces)).to(tl.uint32) << shift[None, None, :]
-    return tl.sum(wide, axis=2).to(PLACE.entry.dtype)
+    else:
+        shift = (tl.arange(0, pieces) * (8 * PLACE.piece.size)).to(tl.uint32)
+        wide = tl.reshape(found, (found.shape[0], COLUMNS, pieces)).to(tl.uint32) << shift[None, None, :]
+        return tl.sum(wide, axis=2).to(PLACE.entry.dtype)
 
 
 @triton.jit
@@ -171,7 +175,7 @@ def _words(entries: tl.tensor, ENTRY: tl.constexpr, WORD: tl.constexpr) -> tl.te
     columns: tl.constexpr = entries.shape[1]
     if WORD.size == ENTRY:
         return entries
-    elif WORD.size > ENTRY:  # noqa: RET505 Triton compiles the branch that holds
+    elif WORD.size > ENTRY:
         count: tl.constexpr = WORD.size // ENTRY
         shift = (tl.arange(0, count) * (8 * ENTRY)).to(tl.uint64)
         wide = tl.reshape(entries, (rows, columns // count, count)).to(tl.uint64) << shift[None, None, :]
