@@ -1,0 +1,10 @@
+"""torch: the operators and their Triton kernels, and what a kernel's own tests need to reach the verdict.
+
+Importing this registers `torch.ops.kvformat.write_pages`, `gather_pages`, `quantize` and `dequantize`.
+"""
+
+from kvformat.torch.errors import check_errors as check_errors
+from kvformat.torch.ops import dequantize as dequantize
+from kvformat.torch.ops import gather_pages as gather_pages
+from kvformat.torch.ops import quantize as quantize
+from kvformat.torch.ops import write_pages as write_pages

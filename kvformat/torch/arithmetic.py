@@ -1,6 +1,6 @@
 """Runs a recipe on a block of rows in a Triton kernel: reductions, scales, quotients, errors and values."""
 
-# ruff: noqa: RET505, RUF005 Triton compiles the branch that holds, up to its end; it knows no star
+# ruff: noqa: PLR0124, RET505, RUF005, SIM108 x == x asks for NaN; Triton compiles the branch that holds, knows no star
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _operand(values: tl.tuple, OPERAND: tl.constexpr, REAL: tl.constexpr) -> tl.
 @triton.jit
 def reduced(x: tl.tensor, mask: tl.tensor, WORDS: tl.constexpr) -> tl.tuple:
     """The reductions of float32 numbers over their last axis, which stays with size 1."""
-    found = ()
+    found: tl.tuple = ()
     for i in tl.static_range(len(WORDS)):
         found = found + (_reduction(x, mask, WORDS[i]),)
     return found
@@ -88,8 +88,8 @@ def _largest(x: tl.tensor, mask: tl.tensor) -> tl.tensor:
 def quantized(x: tl.tensor, mask: tl.tensor, outer: tl.tuple, HOW: tl.constexpr) -> tl.tuple:
     """The numbers to be encoded and the stored scale of each group, of float32 x (rows, groups, elements).
 
-    mask: which of them exist. outer: the scale of the tensor, or nothing. The stored scale is (rows, groups, 1), float32
-    or uint8 codes; x itself where no scale lies within a row.
+    mask: which of them exist. outer: the scale of the tensor, or nothing. The stored scale is (rows, groups, 1),
+    float32 or uint8 codes; x itself where no scale lies within a row.
     """
     given = outer + reduced(x, mask, HOW.reductions)
     stored, values = _tried(x, given, HOW.trials[0])
@@ -133,7 +133,7 @@ def _error(values: tl.tuple, quotient: tl.tensor, TRIAL: tl.constexpr, HOW: tl.c
     code = decode(encode(quotient, HOW.encode), HOW.decode)
     error = tl.zeros((code.shape[0], code.shape[1], 1), tl.float32)
     for i in tl.static_range(code.shape[2]):
-        picked = ()
+        picked: tl.tuple = ()
         for place in tl.static_range(len(TRIAL.error_reads)):
             if TRIAL.error_reads[place]:
                 picked = picked + (_element(values[place], i),)

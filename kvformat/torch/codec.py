@@ -4,7 +4,7 @@
 here depends on what a GPU's conversions do; the one exception, `encode_e4m3x2` and `encode_e2m1x2`, says so.
 """
 
-# ruff: noqa: RET505 Triton compiles the branch that holds, up to its end
+# ruff: noqa: RET505, SIM108 Triton compiles the branch that holds, up to its end
 
 from __future__ import annotations
 

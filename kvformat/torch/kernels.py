@@ -4,7 +4,7 @@ Each handles a tile of (token, head) rows. What they compute is a recipe and whe
 constants; no kernel knows a name of either. Rows are numbered token * HEADS + head.
 """
 
-# ruff: noqa: RET505, RUF005 Triton compiles the branch that holds, up to its end; it knows no star
+# ruff: noqa: RET505, RUF005, SIM108 Triton compiles the branch that holds, up to its end; it knows no star
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def write_rows(
         flat, kept = _slots(slots, token, exists, num_slots, errors)
         page, slot = flat // BLOCK_SIZE, flat % BLOCK_SIZE
     bits, mask = _load_rows(x, token, head, kept, token_stride, head_stride, dim_stride, DIMS, TILE)
-    given = ()
+    given: tl.tuple = ()
     if outer is not None:
         given = (_one(outer),)
     quotient, stored = quantized(widen(bits, DTYPE), mask, given, HOW)
@@ -179,9 +179,7 @@ def gather_rows(
         inside = (page >= 0) & (page < num_blocks)
         tl.atomic_max(errors + token * 0, (token + 1).to(tl.int64), mask=kept & (inside == 0), sem="relaxed")
         kept = kept & inside
-    values = read_rows(
-        outer, codes, scales, page, slot, head, kept, STORED, HOW, CODES, SCALES, ROWS, TILE, PACKED
-    )
+    values = read_rows(outer, codes, scales, page, slot, head, kept, STORED, HOW, CODES, SCALES, ROWS, TILE, PACKED)
     dim = tl.arange(0, TILE[0] * TILE[1])
     where = out + (row.to(tl.int64)[:, None] * DIMS + dim[None, :])
     mask = kept[:, None]
@@ -220,7 +218,7 @@ def read_rows(
             patterns = tl.interleave(pairs & 0xF, pairs >> 4)
         else:
             patterns = load_entries(codes, where, columns, kept, CODES)
-        given = ()
+        given: tl.tuple = ()
         if outer is not None:
             given = (_one(outer),)
         scale = None
@@ -256,9 +254,7 @@ def reduce_rows(
 ) -> None:
     """The reductions of HOW, a `Scaler`, over a tile of rows: float32 (programs, reductions), a flag as 0 or 1."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    bits, mask = _load_rows(
-        x, row // HEADS, row % HEADS, row < rows, token_stride, head_stride, dim_stride, DIMS, TILE
-    )
+    bits, mask = _load_rows(x, row // HEADS, row % HEADS, row < rows, token_stride, head_stride, dim_stride, DIMS, TILE)
     whole: tl.constexpr = (1, 1, ROWS * TILE[0] * TILE[1])
     mask = tl.reshape(tl.broadcast_to(mask, (ROWS, TILE[0], TILE[1])), whole)
     found = reduced(tl.reshape(widen(bits, DTYPE), whole), mask, HOW.reductions)
@@ -270,7 +266,7 @@ def reduce_rows(
 @triton.jit
 def scale_tensor(partial: tl.tensor, scale: tl.tensor, count: tl.int32, HOW: tl.constexpr, TILE: tl.constexpr) -> None:
     """The scale of a tensor from the reductions of its tiles: they combine by maximum, NaN above everything."""
-    values = ()
+    values: tl.tuple = ()
     for i in tl.static_range(len(HOW.reductions)):
         # signed patterns in the order of the numbers, as in `arithmetic`; a NaN here is positive and above Inf
         top = tl.full((1, 1, TILE), -0x8000_0000, tl.int32)

@@ -116,7 +116,16 @@ def quantize(
         scale_place = dense(heads, columns * scales.element_size(), scales.element_size())
     geometry = {"BLOCK_SIZE": 1, "HEADS": heads, "DIMS": dims}
     places = (dense(heads, dims, 1), scale_place)
-    _write(x, recipe, outer, (None, codes, scales.view(torch.uint8), None, tokens), places, geometry, packed=False, hardware=False)
+    _write(
+        x,
+        recipe,
+        outer,
+        (None, codes, scales.view(torch.uint8), None, tokens),
+        places,
+        geometry,
+        packed=False,
+        hardware=False,
+    )
     one = torch.ones(1, dtype=torch.float32, device=x.device)
     if inner is None:
         return codes, torch.empty(0, device=x.device) if outer is None else outer.reshape(1), one
@@ -182,9 +191,7 @@ def dequantize(
     if inner is None:
         tensor = scales
     else:
-        scale_place = dense(
-            heads, inner.granularity.columns(dims) * scales.element_size(), scales.element_size()
-        )
+        scale_place = dense(heads, inner.granularity.columns(dims) * scales.element_size(), scales.element_size())
     into = (None, tensor if recipe.outer else None, codes.view(torch.uint8), scales.view(torch.uint8), None, tokens)
     _gather(
         out, into, dequantizer(recipe), (dense(heads, dims, 1), scale_place), _group(recipe), 1,
@@ -234,9 +241,7 @@ def tensor_scale(x: torch.Tensor, recipe: Recipe) -> torch.Tensor | None:
 
 
 def _launch(kernel: Any, rows: int, shape: Shape, arguments: tuple[Any, ...], **constants: Any) -> None:
-    kernel[(triton.cdiv(rows, shape.rows),)](
-        *arguments, **constants, ROWS=shape.rows, TILE=shape.tile, **OPTIONS
-    )
+    kernel[(triton.cdiv(rows, shape.rows),)](*arguments, **constants, ROWS=shape.rows, TILE=shape.tile, **OPTIONS)
 
 
 def _group(recipe: Recipe) -> int:

@@ -132,9 +132,7 @@ def _spread(index: tl.tensor, DIGITS: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
-def store_entries(
-    base: tl.tensor, rows: tl.tensor, entries: tl.tensor, mask: tl.tensor, PLACE: tl.constexpr
-) -> None:
+def store_entries(base: tl.tensor, rows: tl.tensor, entries: tl.tensor, mask: tl.tensor, PLACE: tl.constexpr) -> None:
     """Store each row's entries, unsigned integers (rows, columns), at the addresses `rows` (rows,) where `mask` holds.
 
     Columns beyond the row are padding of the block and are not stored.
@@ -181,7 +179,7 @@ def _words(entries: tl.tensor, ENTRY: tl.constexpr, WORD: tl.constexpr) -> tl.te
         wide = tl.reshape(entries, (rows, columns // count, count)).to(tl.uint64) << shift[None, None, :]
         return tl.sum(wide, axis=2).to(WORD.dtype)
     else:
-        count: tl.constexpr = ENTRY // WORD.size
-        shift = (tl.arange(0, count) * (8 * WORD.size)).to(tl.uint32)
+        parts: tl.constexpr = ENTRY // WORD.size
+        shift = (tl.arange(0, parts) * (8 * WORD.size)).to(tl.uint32)
         pieces = entries.to(tl.uint32)[:, :, None] >> shift[None, None, :]
-        return tl.reshape(pieces, (rows, columns * count)).to(WORD.dtype)
+        return tl.reshape(pieces, (rows, columns * parts)).to(WORD.dtype)
