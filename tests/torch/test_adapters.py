@@ -72,7 +72,7 @@ def typed(c, rows):
     return {key: row[..., 0] if row.dtype == torch.float32 and key[1] == "scale" else row for key, row in made.items()}
 
 
-def axes(c, tensor, order):
+def axes(tensor, order):
     """The same elements with the axes of slots and heads in that order, contiguous."""
     return tensor.transpose(1, 2).contiguous() if order == "HND" else tensor.contiguous()
 
@@ -90,23 +90,27 @@ def check(c, cache, expected, order=None, shares=False):
     assert not to_pages(cache, made, axes=order)[:, :natural].any()
     from_pages(held, cache, made, axes=order)
     for before, after in zip(kept, flat(cache), strict=True):
-        assert torch.equal(before.contiguous().view(torch.uint8), after.contiguous().view(torch.uint8))
+        assert torch.equal(bytes_of(before), bytes_of(after))
     moved = to_pages(cache, made, axes=order)
     assert (moved.untyped_storage().data_ptr() == flat(cache)[0].untyped_storage().data_ptr()) == shares
+
+
+def bytes_of(x):
+    return x.reshape(-1).clone().view(torch.uint8)
 
 
 def flat(cache):
     return [cache] if isinstance(cache, torch.Tensor) else [each for item in cache for each in flat(item)]
 
 
-@pytest.mark.parametrize("byte", (0, 1))
+@pytest.mark.parametrize("byte", [0, 1])
 @each_config
 def test_pages_are_taken_as_they_are(c, byte):
     _, pages = parts(c, byte)
     check(c, pages, pages.clone(), shares=True)
 
 
-@pytest.mark.parametrize("byte", (0, 1))
+@pytest.mark.parametrize("byte", [0, 1])
 @each_cell
 def test_cells_of_vllm(c, byte):
     """(blocks, heads, slots, cell), a view of the page in the layout's order: nothing is copied."""
@@ -120,21 +124,21 @@ def test_cells_of_vllm(c, byte):
     check(c, cells, pages, shares=True)
 
 
-@pytest.mark.parametrize("byte", (0, 1))
-@pytest.mark.parametrize("order", ("NHD", "HND"))
+@pytest.mark.parametrize("byte", [0, 1])
+@pytest.mark.parametrize("order", ["NHD", "HND"])
 @each_config
 def test_separate_tensors(c, byte, order):
     rows, pages = parts(c, byte)
     held = typed(c, rows)
-    cache = [axes(c, held[key], order) for key in (("k", "code"), ("v", "code"))]
+    cache = [axes(held[key], order) for key in (("k", "code"), ("v", "code"))]
     if ("k", "scale") in held:
-        scales = [axes(c, held[key], order) for key in (("k", "scale"), ("v", "scale"))]
+        scales = [axes(held[key], order) for key in (("k", "scale"), ("v", "scale"))]
         check(c, (tuple(cache), tuple(scales)), pages, order)
         cache += scales
     check(c, tuple(cache), pages, order)
 
 
-@pytest.mark.parametrize("byte", (0, 1))
+@pytest.mark.parametrize("byte", [0, 1])
 @each_cell
 def test_views_of_vllms_cells_as_its_kernels_take_them(c, byte):
     """key, value and scales (blocks, slots, heads, ...), strided views of one memory: nothing is copied."""
@@ -151,27 +155,27 @@ def test_views_of_vllms_cells_as_its_kernels_take_them(c, byte):
     check(c, tuple(cache), pages, "NHD", shares=True)
 
 
-@pytest.mark.parametrize("byte", (0, 1))
-@pytest.mark.parametrize("order", ("NHD", "HND"))
+@pytest.mark.parametrize("byte", [0, 1])
+@pytest.mark.parametrize("order", ["NHD", "HND"])
 @pytest.mark.parametrize("c", [c for c in CELLS if "token_head" in c.mode], ids=str)
 def test_inline_scales_behind_each_row(c, byte, order):
     rows, pages = parts(c, byte)
-    cache = tuple(axes(c, torch.cat([rows[side, "code"], rows[side, "scale"]], -1), order) for side in "kv")
+    cache = tuple(axes(torch.cat([rows[side, "code"], rows[side, "scale"]], -1), order) for side in "kv")
     check(c, cache, pages, order)
 
 
-@pytest.mark.parametrize("byte", (0, 1))
-@pytest.mark.parametrize("axis", (0, 1))
-@pytest.mark.parametrize("order", ("NHD", "HND"))
+@pytest.mark.parametrize("byte", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("order", ["NHD", "HND"])
 @each_config
 def test_stacked(c, byte, order, axis):
     """FlashInfer's 5-D tensor (blocks, 2, ...) holds its pages in one piece; (2, blocks, ...) does not."""
     rows, pages = parts(c, byte)
     held = typed(c, rows)
-    cache = torch.stack([axes(c, held[side, "code"], order) for side in "kv"], axis)
+    cache = torch.stack([axes(held[side, "code"], order) for side in "kv"], axis)
     shares = c.name == "flashinfer" and axis == 1 and order == c.order and not c.padding and c.mode != "nvfp4"
     if ("k", "scale") in held:
-        cache = (cache, torch.stack([axes(c, held[side, "scale"], order) for side in "kv"], axis))
+        cache = (cache, torch.stack([axes(held[side, "scale"], order) for side in "kv"], axis))
         if cache[1].ndim == 4:
             cache = (cache[0], *cache[1].unbind(axis))
     check(c, cache, pages, order, shares)
