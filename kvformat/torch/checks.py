@@ -85,3 +85,23 @@ def check_table(blocks: torch.Tensor, seq_len: int, block_size: int) -> None:
     if not 0 <= seq_len <= blocks.shape[0] * block_size:
         held = blocks.shape[0] * block_size
         raise InputError(f"seq_len must be in 0..{held}, what the block table holds; got {seq_len}")
+
+
+def check_queries(
+    query: torch.Tensor, num_kv_heads: int, block_tables: torch.Tensor, seq_lens: torch.Tensor, splits: int
+) -> None:
+    """Raise InputError unless queries, tables and lengths fit together."""
+    if query.ndim != 3 or query.dtype not in DTYPES.values() or query.shape[1] % num_kv_heads:
+        raise InputError(
+            "query must be float32, float16 or bfloat16 (sequences, query heads, head size), with a multiple of "
+            f"{num_kv_heads} query heads; got {query.dtype} {tuple(query.shape)}"
+        )
+    integers = (torch.int64, torch.int32)
+    if block_tables.ndim != 2 or block_tables.dtype not in integers or block_tables.stride(1) != 1:
+        raise InputError("block_tables must be int64 or int32 (sequences, blocks), rows contiguous")
+    if seq_lens.ndim != 1 or seq_lens.dtype not in integers or not seq_lens.is_contiguous():
+        raise InputError("seq_lens must be int64 or int32 (sequences,), contiguous")
+    if not query.shape[0] == block_tables.shape[0] == seq_lens.shape[0]:
+        raise InputError("query, block_tables and seq_lens must name the same sequences")
+    if splits < 1:
+        raise InputError(f"num_splits must be at least 1; got {splits}")

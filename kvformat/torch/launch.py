@@ -5,8 +5,11 @@ Tensors are on one device, CUDA or HIP; in Triton's interpreter they are on the 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 import triton
@@ -23,13 +26,55 @@ if TYPE_CHECKING:
 
 Side = Literal["k", "v"]
 
-#: elements of a tile: 32 per thread of four warps
+#: elements of a tile, 32 per thread
 _ELEMENTS = 4096
-#: `enable_fp_fusion`: a product is rounded before it is added, as the recipe says
-OPTIONS: dict[str, Any] = {"num_warps": 4, "enable_fp_fusion": False}
+_THREADS = 128
+
+
+def options(warp_size: int) -> dict[str, Any]:
+    """What kernels are compiled with, by the threads of a warp.
+
+    `enable_fp_fusion` off: a product is rounded before it is added, as the recipe says.
+    """
+    return {"num_warps": _THREADS // warp_size, "enable_fp_fusion": False}
+
+
 
 _NAMES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _PATTERNS = {"float32": torch.int32, "float16": torch.int16, "bfloat16": torch.int16}
+
+
+class Launch(NamedTuple):
+    """A kernel and everything it is launched with; `constants` are known when it is compiled."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    arguments: tuple[Any, ...]
+    constants: dict[str, Any]
+
+
+_recording: ContextVar[list[Launch] | None] = ContextVar("recording", default=None)
+
+
+@contextmanager
+def recorded() -> Iterator[list[Launch]]:
+    """Within it kernels are not run: the list holds their launches, to be looked at or compiled ahead of time."""
+    launches: list[Launch] = []
+    token = _recording.set(launches)
+    try:
+        yield launches
+    finally:
+        _recording.reset(token)
+
+
+def start(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
+    """Launch a kernel, in float32 arithmetic as it is written."""
+    recording = _recording.get()
+    if recording is not None:
+        recording.append(Launch(kernel, grid, arguments, constants))
+    else:
+        warp_size = 64 if torch.version.hip else 32  # of the GPUs that kernels are built for, gfx9 among AMD's
+        kernel[grid](*arguments, **constants, **options(warp_size))
 
 
 @dataclass(frozen=True)
@@ -166,18 +211,9 @@ def gather(
     dtype: torch.dtype,
 ) -> torch.Tensor:
     """The first `tokens` tokens of a sequence: (tokens, heads, dims) of `dtype`, dequantized."""
-    heads, dims = layout.num_kv_heads, layout.head_size if side == "k" else layout.head_size_v
-    out = torch.empty((tokens, heads, dims), dtype=dtype, device=pages.device)
-    how, scales = None, None
-    if recipe.element is not None:
-        how = dequantizer(recipe)
-        scales = place(layout.region(side=side, part="scale"), pages.stride(0)) if recipe.inner else None
-    region = layout.region(side=side)
-    _gather(
-        out, (blocks, scale, pages, pages, errors, pages.shape[0]), how,
-        (place(region, pages.stride(0)), scales), _group(recipe), layout.block_size,
-        stored=layout.dtype, packed=region.bits == 4,
-    )  # fmt: skip
+    read = reader(layout, pages, side, recipe)
+    out = torch.empty((tokens, layout.num_kv_heads, read.dims), dtype=dtype, device=pages.device)
+    _gather(out, (blocks, scale, pages, pages, errors, pages.shape[0]), read, layout.block_size)
     return out
 
 
@@ -193,33 +229,28 @@ def dequantize(
     else:
         scale_place = dense(heads, inner.granularity.columns(dims) * scales.element_size(), scales.element_size())
     into = (None, tensor if recipe.outer else None, codes.view(torch.uint8), scales.view(torch.uint8), None, tokens)
-    _gather(
-        out, into, dequantizer(recipe), (dense(heads, dims, 1), scale_place), _group(recipe), 1,
-        stored=None, packed=False,
-    )  # fmt: skip
+    shape = Shape.of(dims, _group(recipe))
+    padded = shape.groups * shape.elements
+    how = Reader(dequantizer(recipe), None, dense(heads, dims, 1), scale_place, False, shape.tile, dims, padded)
+    _gather(out, into, how, 1)
     return out
 
 
 def _gather(
     out: torch.Tensor,
     read: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor, torch.Tensor, torch.Tensor | None, int],
-    how: Dequantizer | None,
-    places: tuple[Place, Place | None],
-    group: int,
+    how: Reader,
     block_size: int,
-    *,
-    stored: str | None,
-    packed: bool,
 ) -> None:
     blocks, outer, codes, scales, errors, num_blocks = read
     grid, name = out.shape[0] * out.shape[1], name_of(out.dtype)
     if not grid:
         return
     _launch(
-        kernels.gather_rows, grid, Shape.of(out.shape[2], group),
+        kernels.gather_rows, grid, Shape(max(1, _ELEMENTS // how.padded), *how.tile),
         (patterns(out), blocks, outer, codes, scales, errors, grid, num_blocks),
-        OUT=name, NARROW=_narrowing(name), STORED=stored, HOW=how, CODES=places[0], SCALES=places[1],
-        BLOCK_SIZE=block_size, HEADS=out.shape[1], DIMS=out.shape[2], PACKED=packed,
+        OUT=name, NARROW=_narrowing(name), STORED=how.stored, HOW=how.how, CODES=how.codes, SCALES=how.scales,
+        BLOCK_SIZE=block_size, HEADS=out.shape[1], DIMS=how.dims, PACKED=how.packed,
     )  # fmt: skip
 
 
@@ -236,12 +267,12 @@ def tensor_scale(x: torch.Tensor, recipe: Recipe) -> torch.Tensor | None:
         DTYPE=name_of(x.dtype), HOW=how, HEADS=x.shape[1], DIMS=x.shape[2],
     )  # fmt: skip
     scale = torch.empty(1, dtype=torch.float32, device=x.device)
-    kernels.scale_tensor[(1,)](partial, scale, count, HOW=how, TILE=1024, **OPTIONS)
+    start(kernels.scale_tensor, (1,), (partial, scale, count), {"HOW": how, "TILE": 1024})
     return scale
 
 
 def _launch(kernel: Any, rows: int, shape: Shape, arguments: tuple[Any, ...], **constants: Any) -> None:
-    kernel[(triton.cdiv(rows, shape.rows),)](*arguments, **constants, ROWS=shape.rows, TILE=shape.tile, **OPTIONS)
+    start(kernel, (triton.cdiv(rows, shape.rows),), arguments, {**constants, "ROWS": shape.rows, "TILE": shape.tile})
 
 
 def _group(recipe: Recipe) -> int:
@@ -250,3 +281,36 @@ def _group(recipe: Recipe) -> int:
 
 def _narrowing(dtype: str) -> Any:
     return None if dtype == "float32" else narrowing(dtype, "float32")
+
+
+class Reader(NamedTuple):
+    """What a kernel that reads one side of a cache is specialised on."""
+
+    how: Dequantizer | None
+    stored: str | None
+    codes: Place
+    scales: Place | None
+    packed: bool
+    tile: tuple[int, int]
+    #: elements of a row, and those of its tile
+    dims: int
+    padded: int
+
+
+def reader(layout: Layout, pages: torch.Tensor, side: Side, recipe: Recipe) -> Reader:
+    """One side of a cache as kernels read it. Raises InputError for a recipe that kernels do not know."""
+    region, scales = layout.region(side=side), None
+    if recipe.inner:
+        scales = place(layout.region(side=side, part="scale"), pages.stride(0))
+    dims = layout.head_size if side == "k" else layout.head_size_v
+    shape = Shape.of(dims, _group(recipe))
+    return Reader(
+        None if recipe.element is None else dequantizer(recipe),
+        layout.dtype,
+        place(region, pages.stride(0)),
+        scales,
+        region.bits == 4,
+        shape.tile,
+        dims,
+        shape.groups * shape.elements,
+    )

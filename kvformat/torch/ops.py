@@ -26,6 +26,7 @@ from kvformat.torch import arrays
 from kvformat.torch.checks import (
     DTYPES,
     check_pages,
+    check_queries,
     check_rows,
     check_table,
     layout_of,
@@ -167,6 +168,78 @@ def _fake_gather_pages(
         pages.new_empty((*rows, head_size), dtype=out_dtype),
         pages.new_empty((*rows, head_size_v or head_size), dtype=out_dtype),
     )
+
+
+@torch.library.custom_op("kvformat::paged_attention", mutates_args=())
+def paged_attention(
+    query: torch.Tensor,
+    pages: torch.Tensor,
+    block_tables: torch.Tensor,
+    seq_lens: torch.Tensor,
+    k_scale: torch.Tensor | None,
+    v_scale: torch.Tensor | None,
+    layout: str,
+    kv_mode: str,
+    order: str,
+    block_size: int,
+    num_kv_heads: int,
+    recipe: str,
+    scale: float,
+    head_size_v: int = 0,
+    v_scales: str = "",
+    dtype: str = "",
+    num_splits: int = 8,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Decode attention over pages: for each sequence one query token against all its tokens.
+
+    query: (sequences, query heads, head_size), float32, float16 or bfloat16, any strides; query head i reads KV head i
+    // (query heads / num_kv_heads). block_tables: int64 or int32 (sequences, blocks), seq_lens: int64 or int32
+    (sequences,). scale: what the dot products are multiplied by, 1 / sqrt(head_size) as a rule. num_splits: parts that
+    a sequence is cut into, which run side by side. The other arguments: as in `gather_pages`.
+
+    Gives the output (sequences, query heads, head size of V) in the query's dtype, and the log of the sum of weights,
+    float32 (sequences, query heads); 0 and -Inf where a sequence has no token. K and V are exactly what `gather_pages`
+    gives; `kvformat.torch.attention` says how far rounding can move the rest. On the CPU it is float64, rounded once.
+    """
+    sizes = (query.shape[-1], head_size_v or query.shape[-1])
+    made = layout_of(layout, kv_mode, order, block_size, num_kv_heads, sizes, v_scales, pages.shape[1], dtype)
+    how = recipe_of(recipe, made)
+    check_pages(pages, query.device)
+    check_queries(query, num_kv_heads, block_tables, seq_lens, num_splits)
+    k_given, v_given = (scale_of(given, how, pages.device, look=False) for given in (k_scale, v_scale))
+    if how.outer and (k_given is None or v_given is None):
+        raise InputError(f"recipe {how.name} needs k_scale and v_scale to be read")
+    if query.device.type != "cpu":
+        from kvformat.torch.attention import attend
+
+        return attend(made, query, pages, block_tables, seq_lens, how, (k_given, v_given), scale, num_splits)
+    out = query.new_zeros((*query.shape[:2], sizes[1]))
+    lse = query.new_full(query.shape[:2], float("-inf"), dtype=torch.float32)
+    group = query.shape[1] // num_kv_heads
+    for sequence, length in enumerate(seq_lens.tolist()):
+        if length:
+            slots = _slots_of(block_tables[sequence], length, block_size, len(pages))
+            key, value = (
+                arrays.tensor(cache.load(made, arrays.array(pages), slots, side, how, _number(given)).dequantize())
+                for side, given in zip(SIDES, (k_given, v_given), strict=True)
+            )
+            key, value = (x.double().repeat_interleave(group, dim=1) for x in (key, value))
+            logits = scale * torch.einsum("hd,nhd->hn", query[sequence].double(), key)
+            out[sequence] = torch.einsum("hn,nhd->hd", logits.softmax(dim=1), value).to(query.dtype)
+            lse[sequence] = logits.logsumexp(dim=1)
+    return out, lse
+
+
+@paged_attention.register_fake
+def _fake_paged_attention(
+    query: torch.Tensor, pages: torch.Tensor, block_tables: torch.Tensor, seq_lens: torch.Tensor,
+    k_scale: torch.Tensor | None, v_scale: torch.Tensor | None, layout: str, kv_mode: str, order: str,
+    block_size: int, num_kv_heads: int, recipe: str, scale: float, head_size_v: int = 0, v_scales: str = "",
+    dtype: str = "", num_splits: int = 8,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    heads = query.shape[:2]
+    out = query.new_empty((*heads, head_size_v or query.shape[2]))
+    return out, query.new_empty(heads, dtype=torch.float32)
 
 
 @torch.library.custom_op("kvformat::quantize", mutates_args=())
