@@ -46,7 +46,8 @@ def compile_for(launch: Launch, target: str, **changed: Any) -> Compiled:
     source = ASTSource(launch.kernel, *_specialised(launch))
     gpu = _target(target)
     made = triton.compile(source, target=gpu, options={**options(gpu.warp_size), **changed})
-    divisions = len(re.findall(r"\bfdiv\b|@llvm\.nvvm\.div\.rn\.f", made.asm["llir"]))
+    vectors = re.findall(r"= fdiv (?:<(\d+) x )?(?:float|double)", made.asm["llir"])
+    divisions = sum(int(count or 1) for count in vectors)
     if target.startswith("gfx"):
         assembly = made.asm["amdgcn"]
         counts = {

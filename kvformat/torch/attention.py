@@ -215,7 +215,7 @@ def log2_scale(tau: float) -> float:
 
 def tokens_per_tile(k_dims: int, v_dims: int) -> int:
     """Tokens that a step of the kernel takes together."""
-    return max(16, _ELEMENTS // max(k_dims, v_dims))
+    return max(4, _ELEMENTS // max(k_dims, v_dims))
 
 
 def rounding_bound(

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from kvformat.torch.arithmetic import dequantized, encoded, quantized, reduced, run
 from kvformat.torch.codec import decode, narrow, widen
-from kvformat.torch.places import load_entries, row_address, store_entries
+from kvformat.torch.places import load_entries, store_entries
 
 
 @triton.jit
@@ -97,15 +97,10 @@ def write_rows(
     if outer is not None:
         given = (_one(outer),)
     quotient, stored = quantized(widen(bits, DTYPE), mask, given, HOW)
-    where = row_address(page, slot, head, CODES)
-    store_entries(codes, where, encoded(quotient, HOW.encode, PACKED, HARDWARE), kept, CODES)
+    store_entries(codes, page, slot, head, encoded(quotient, HOW.encode, PACKED, HARDWARE), kept, CODES)
     if SCALES is not None:
-        where = row_address(page, slot, head, SCALES)
-        flat_scales = tl.reshape(stored, (ROWS, TILE[0]))
-        if flat_scales.dtype == tl.float32:
-            store_entries(scales, where, flat_scales.to(tl.uint32, bitcast=True), kept, SCALES)
-        else:
-            store_entries(scales, where, flat_scales, kept, SCALES)
+        entries = tl.reshape(stored, (ROWS, TILE[0])).to(SCALES.entry.dtype, bitcast=True)
+        store_entries(scales, page, slot, head, entries, kept, SCALES)
 
 
 @triton.jit
@@ -137,8 +132,7 @@ def write_values(
     if DTYPE != STORED:
         bits = narrow(widen(bits, DTYPE), STORED, NARROW)
     entries = tl.reshape(bits, (ROWS, TILE[0] * TILE[1])).to(PLACE.entry.dtype, bitcast=True)
-    where = row_address(flat // BLOCK_SIZE, flat % BLOCK_SIZE, head, PLACE)
-    store_entries(pages, where, entries, kept, PLACE)
+    store_entries(pages, flat // BLOCK_SIZE, flat % BLOCK_SIZE, head, entries, kept, PLACE)
 
 
 @triton.jit
@@ -206,24 +200,23 @@ def read_rows(
     PACKED: tl.constexpr,
 ) -> tl.tensor:
     """The float32 values of rows (ROWS, dims of the tile)."""
-    where = row_address(page, slot, head, CODES)
     columns: tl.constexpr = TILE[0] * TILE[1]
     if HOW is None:
-        entries = load_entries(codes, where, columns, kept, CODES)
+        entries = load_entries(codes, page, slot, head, columns, kept, CODES)
         signed: tl.constexpr = tl.int32 if STORED == "float32" else tl.int16
         return widen(entries.to(signed, bitcast=True), STORED)
     else:
         if PACKED:
-            pairs = load_entries(codes, where, columns // 2, kept, CODES)
+            pairs = load_entries(codes, page, slot, head, columns // 2, kept, CODES)
             patterns = tl.interleave(pairs & 0xF, pairs >> 4)
         else:
-            patterns = load_entries(codes, where, columns, kept, CODES)
+            patterns = load_entries(codes, page, slot, head, columns, kept, CODES)
         given: tl.tuple = ()
         if outer is not None:
             given = (_one(outer),)
         scale = None
         if SCALES is not None:
-            entries = load_entries(scales, row_address(page, slot, head, SCALES), TILE[0], kept, SCALES)
+            entries = load_entries(scales, page, slot, head, TILE[0], kept, SCALES)
             scale = tl.reshape(_scales(entries, HOW.read), (ROWS, TILE[0], 1))
         values = dequantized(tl.reshape(patterns, (ROWS, TILE[0], TILE[1])), given, scale, HOW)
         return tl.reshape(values, (ROWS, columns))

@@ -106,58 +106,81 @@ def _row_digits(region: Region) -> Digits:
 
 
 @triton.jit
-def row_address(page: tl.tensor, slot: tl.tensor, head: tl.tensor, PLACE: tl.constexpr) -> tl.tensor:
-    """The byte where rows begin, int64; page int64, slot and head in it."""
-    return PLACE.offset + page * PLACE.page + _spread(slot, PLACE.slot) + _spread(head, PLACE.head)
+def _address(page: tl.tensor, slot: tl.tensor, head: tl.tensor, PLACE: tl.constexpr, UNIT: tl.constexpr) -> tl.tensor:
+    """Where rows begin, counted in units of UNIT bytes, int64: (rows, 1)."""
+    row = PLACE.offset // UNIT + page * (PLACE.page // UNIT)
+    return (row + _spread(slot, PLACE.slot, UNIT) + _spread(head, PLACE.head, UNIT))[:, None]
 
 
 @triton.jit
-def byte_offset(index: tl.tensor, PLACE: tl.constexpr) -> tl.tensor:
-    """Where the bytes of a row lie from its beginning."""
-    return _spread(index, PLACE.byte)
+def _along(count: tl.constexpr, PLACE: tl.constexpr, UNIT: tl.constexpr) -> tl.tensor:
+    """Where the units of a row lie from its beginning: (1, count)."""
+    index = tl.arange(0, count)
+    if len(PLACE.byte) == 1:
+        return index[None, :]  # nothing else is known to be contiguous
+    else:
+        run: tl.constexpr = PLACE.byte[len(PLACE.byte) - 1].size // UNIT
+        return (index % run + _spread(index // run, PLACE.byte[: len(PLACE.byte) - 1], UNIT))[None, :]
 
 
 @triton.jit
-def _spread(index: tl.tensor, DIGITS: tl.constexpr) -> tl.tensor:
+def _spread(index: tl.tensor, DIGITS: tl.constexpr, UNIT: tl.constexpr) -> tl.tensor:
     count: tl.constexpr = len(DIGITS)
     if count == 1:
-        return index * DIGITS[0].stride
+        return index * (DIGITS[0].stride // UNIT)
     else:
-        total = index % DIGITS[count - 1].size * DIGITS[count - 1].stride
+        total = index % DIGITS[count - 1].size * (DIGITS[count - 1].stride // UNIT)
         rest = index // DIGITS[count - 1].size
         for i in tl.static_range(1, count - 1):
-            total += rest % DIGITS[count - 1 - i].size * DIGITS[count - 1 - i].stride
+            total += rest % DIGITS[count - 1 - i].size * (DIGITS[count - 1 - i].stride // UNIT)
             rest = rest // DIGITS[count - 1 - i].size
-        return total + rest * DIGITS[0].stride
+        return total + rest * (DIGITS[0].stride // UNIT)
 
 
 @triton.jit
-def store_entries(base: tl.tensor, rows: tl.tensor, entries: tl.tensor, mask: tl.tensor, PLACE: tl.constexpr) -> None:
-    """Store each row's entries, unsigned integers (rows, columns), at the addresses `rows` (rows,) where `mask` holds.
+def store_entries(
+    base: tl.tensor,
+    page: tl.tensor,
+    slot: tl.tensor,
+    head: tl.tensor,
+    entries: tl.tensor,
+    mask: tl.tensor,
+    PLACE: tl.constexpr,
+) -> None:
+    """Store each row's entries, unsigned integers (rows, columns), in the rows' pages, slots and heads.
 
-    Columns beyond the row are padding of the block and are not stored.
+    base: the first byte of the pages. Rows where `mask` does not hold, and columns beyond the row, are not stored.
     """
     words = _words(entries, PLACE.entry.size, PLACE.word)
-    index = tl.arange(0, words.shape[1]) * PLACE.word.size
-    where = base + (rows[:, None] + byte_offset(index, PLACE)[None, :])
+    where = base.to(tl.pointer_type(PLACE.word.dtype), bitcast=True) + (
+        _address(page, slot, head, PLACE, PLACE.word.size) + _along(words.shape[1], PLACE, PLACE.word.size)
+    )
     kept = mask[:, None]
     if words.shape[1] * PLACE.word.size > PLACE.row_bytes:
-        kept = kept & (index < PLACE.row_bytes)[None, :]
-    tl.store(where.to(tl.pointer_type(PLACE.word.dtype), bitcast=True), words, mask=kept)
+        kept = kept & (tl.arange(0, words.shape[1]) < PLACE.row_bytes // PLACE.word.size)[None, :]
+    tl.store(where, words, mask=kept)
 
 
 @triton.jit
 def load_entries(
-    base: tl.tensor, rows: tl.tensor, COLUMNS: tl.constexpr, mask: tl.tensor, PLACE: tl.constexpr
+    base: tl.tensor,
+    page: tl.tensor,
+    slot: tl.tensor,
+    head: tl.tensor,
+    COLUMNS: tl.constexpr,
+    mask: tl.tensor,
+    PLACE: tl.constexpr,
 ) -> tl.tensor:
     """The entries that `store_entries` stores: (rows, COLUMNS) unsigned integers, 0 where there is none."""
     pieces: tl.constexpr = PLACE.entry.size // PLACE.piece.size
-    index = tl.arange(0, COLUMNS * pieces) * PLACE.piece.size
-    where = base + (rows[:, None] + byte_offset(index, PLACE)[None, :])
+    count: tl.constexpr = COLUMNS * pieces
+    where = base.to(tl.pointer_type(PLACE.piece.dtype), bitcast=True) + (
+        _address(page, slot, head, PLACE, PLACE.piece.size) + _along(count, PLACE, PLACE.piece.size)
+    )
     kept = mask[:, None]
-    if COLUMNS * PLACE.entry.size > PLACE.row_bytes:
-        kept = kept & (index < PLACE.row_bytes)[None, :]
-    found = tl.load(where.to(tl.pointer_type(PLACE.piece.dtype), bitcast=True), mask=kept, other=0)
+    if count * PLACE.piece.size > PLACE.row_bytes:
+        kept = kept & (tl.arange(0, count) < PLACE.row_bytes // PLACE.piece.size)[None, :]
+    found = tl.load(where, mask=kept, other=0)
     if pieces == 1:
         return found
     else:

@@ -124,23 +124,27 @@ def _clamp(a: tl.tensor, low: tl.tensor, high: tl.tensor, HOW: tl.constexpr) -> 
 
 @triton.jit
 def _round(a: tl.tensor, HOW: tl.constexpr) -> tl.tensor:
-    if HOW == "up":
-        return tl.ceil(a)
-    elif HOW == "down":
-        return tl.floor(a)
-    elif HOW == "half_even":
-        # a sum with 2^23 (2^52) has no fraction left and was rounded to nearest even; larger numbers have none
-        size = _abs(a, None)
-        unit: tl.constexpr = 2.0**52 if a.dtype == tl.float64 else 2.0**23
-        whole = (size + unit) - unit
-        return _copysign(tl.where(size < unit, whole, size), a, None)
+    # A sum with 2^23 (2^52) has no fraction left and was rounded to nearest even; larger numbers have none. tl.floor
+    # and tl.ceil are not used: on NVIDIA they are cvt.rmi.ftz and cvt.rpi.ftz, which take a subnormal for a zero.
+    size = _abs(a, None)
+    unit: tl.constexpr = 2.0**52 if a.dtype == tl.float64 else 2.0**23
+    even = tl.where(size < unit, (size + unit) - unit, size)
+    if HOW == "half_even":
+        return _copysign(even, a, None)
     else:
-        size = _abs(a, None)
-        whole = tl.floor(size)
+        below = tl.where(even > size, even - 1, even)
         if HOW == "half_away":
             # trunc(a + 0.5) would take 0.49999997 to 1, since the sum rounds up; a - trunc(a) is exact
-            whole = tl.where(size - whole >= 0.5, whole + 1, whole)
-        return _copysign(whole, a, None)
+            return _copysign(tl.where(size - below >= 0.5, below + 1, below), a, None)
+        else:
+            whole = _copysign(below, a, None)
+            if HOW == "up":
+                return tl.where(a > whole, whole + 1, whole)
+            elif HOW == "down":
+                return tl.where(a < whole, whole - 1, whole)
+            else:
+                tl.static_assert(HOW == "toward_zero")
+                return whole
 
 
 @triton.jit
