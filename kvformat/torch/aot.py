@@ -41,7 +41,7 @@ class Compiled(NamedTuple):
 def compile_for(launch: Launch, target: str, **changed: Any) -> Compiled:
     """Compile a recorded launch for "sm_80", "gfx942" and the like, as it would be compiled there.
 
-    Tensors are taken to be aligned to 16 bytes, as torch allocates them. changed: options that are not the launch's own.
+    Tensors are taken to be aligned to 16 bytes, as torch allocates them. changed: options other than the launch's own.
     """
     source = ASTSource(launch.kernel, *_specialised(launch))
     gpu = _target(target)

@@ -39,7 +39,6 @@ def options(warp_size: int) -> dict[str, Any]:
     return {"num_warps": _THREADS // warp_size, "enable_fp_fusion": False}
 
 
-
 _NAMES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _PATTERNS = {"float32": torch.int32, "float16": torch.int16, "bfloat16": torch.int16}
 

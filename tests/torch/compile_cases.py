@@ -1,6 +1,6 @@
 """Compiles cases for targets and writes what came out as JSON; run where TRITON_INTERPRET is not set.
 
-    python -m tests.torch.compile_cases OUT.json "CASE@TARGET" ...
+python -m tests.torch.compile_cases OUT.json "CASE@TARGET" ...
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from kvformat.torch.aot import compile_for
 from tests.torch.cases import OPTIONS, cases
@@ -19,22 +20,33 @@ def main() -> None:
     for name in wanted:
         case, target = name.split("@")
         launched = launches[case]()
-        constants = launched.constants
-        places = {key: constants.get(key) for key in ("CODES", "SCALES", "PLACE")}
         made[name] = {
             **compile_for(launched, target, **OPTIONS.get(case, {}))._asdict(),
-            "widths": {key: place.width for key, place in places.items() if place is not None},
-            "words": {key: place.word.size for key, place in places.items() if place is not None},
-            "element_divisions": divisions(constants.get("HOW")),
+            "case": case,
+            "stores": stores(launched.constants),
+            "element_divisions": divisions(launched.constants.get("HOW")),
         }
     Path(out).write_text(json.dumps(made))
 
 
-def divisions(how: object) -> int:
-    """Divisions in the recipe's program for an element."""
+def stores(constants: dict[str, Any]) -> list[int]:
+    """The widths that a kernel's stores must have: as wide as the layout allows; scales, narrower, at most 8."""
+    if "OUT" in constants:
+        return [16]  # rows one behind the other
+    if "PLACE" in constants:
+        return [constants["PLACE"].width]
+    if "CODES" not in constants:
+        return []  # sums and scales, not rows
+    scales = constants["SCALES"]
+    return [constants["CODES"].width, *([scales.word.size] if scales else [])]
+
+
+def divisions(how: Any) -> int:
+    """Divisions of an element in the recipe's program; those of a constant do not depend on it."""
     trials = getattr(how, "trials", None)
-    words = ("_div", "_div_approx", "_rcp", "_rcp_approx", "_reciprocal_product", "_plain_quotient")
-    return sum(step.run.fn.__name__ in words for step in trials[0].quotient.steps) if trials else 0
+    words = ("_div", "_div_approx", "_reciprocal_product", "_plain_quotient")
+    steps = trials[0].quotient.steps if trials else ()
+    return sum(step.run.fn.__name__ in words and step.operands[0].place >= 0 for step in steps)
 
 
 if __name__ == "__main__":

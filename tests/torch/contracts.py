@@ -27,11 +27,15 @@ PTX = (
     Forbidden(r"(?:fma|mad)\.\S*f(?:16|32|64)\S*", "one rounding where the recipe has two"),
     Forbidden(r"(?:add|sub|mul)\.f(?:32|64)", "may be fused by ptxas: it lacks .rn"),
     Forbidden(r"(?:sqrt|rsqrt|ex2|lg2|sin|cos|tanh)\.\S+", "no recipe of these modes has it"),
-    Forbidden(r"(?:cvt\.\S*\.satfinite\.\S+)", "a conversion by the GPU in the integer path"),
 )
+INTEGER_PATH = (Forbidden(r"cvt\.\S*\.satfinite\.\S+", "a conversion by the GPU"),)
 
 #: what one division is on AMD: LLVM's correctly rounded expansion, and nothing outside of it
 AMD_DIVISION = {"v_div_scale_f32": 2, "v_rcp_f32": 1, "v_fma_f32": 5, "v_div_fmas_f32": 1, "v_div_fixup_f32": 1}
+AMD = (
+    Forbidden(r"v_(?:pk_)?(?:fma|mad|fmac|mac)\w*f(?:16|32|64)", "one rounding where the recipe has two"),
+    Forbidden(r"v_(?:rsq|sqrt|exp|log|sin|cos|rcp)_", "an approximation"),
+)
 _AMD_NAMES = {"v_fmac_f32": "v_fma_f32", "v_mac_f32": "v_fma_f32", "v_mad_f32": "v_fma_f32"}
 
 _BYTES = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "byte": 1, "short": 2, "dword": 4}
@@ -39,14 +43,14 @@ _BYTES = {"b8": 1, "b16": 2, "b32": 4, "b64": 8, "byte": 1, "short": 2, "dword":
 
 def ptx_instructions(assembly: str) -> list[str]:
     """Opcodes of the code of a PTX text, in order, without predicates."""
-    code = assembly.split(".section")[0]
+    code = assembly.split(".section", maxsplit=1)[0]
     lines = (re.sub(r"^(?:@!?%\w+\s+)", "", line.split("//")[0].strip()) for line in code.splitlines())
     return [line.split()[0].rstrip(";") for line in lines if line and not line.startswith((".", "$", "{", "}"))]
 
 
 def amd_instructions(assembly: str) -> list[str]:
     """Opcodes of the code of an AMDGCN text, the suffix of an encoding dropped."""
-    code = assembly.split(".rodata")[0]
+    code = assembly.split(".rodata", maxsplit=1)[0]
     lines = (line.split(";")[0].strip() for line in code.splitlines())
     opcodes = (line.split()[0] for line in lines if line and not line.startswith(".") and not line.endswith(":"))
     return [re.sub(r"_(?:e32|e64|dpp|sdwa)$", "", opcode) for opcode in opcodes]
@@ -57,7 +61,8 @@ def rounding(made: dict[str, Any]) -> list[str]:
     if made["target"].startswith("gfx"):
         return _amd_rounding(made)
     found = ptx_instructions(made["assembly"])
-    wrong = [f"{opcode}: {each.why}" for each in PTX for opcode in found if re.fullmatch(each.pattern, opcode)]
+    rules = (*PTX, *(() if made["case"].startswith("hardware") else INTEGER_PATH))
+    wrong = [f"{opcode}: {each.why}" for each in rules for opcode in found if re.fullmatch(each.pattern, opcode)]
     divided = sum(opcode.startswith("div.rn.f") for opcode in found)
     wanted = made["element_divisions"] * PER_THREAD
     if divided < wanted:
@@ -72,9 +77,8 @@ def _amd_rounding(made: dict[str, Any]) -> list[str]:
         for opcode, each in AMD_DIVISION.items()
         if found[opcode] != each * made["divisions"]
     ]
-    wrong += [f"{opcode}: fuses" for opcode in found if re.match(r"v_(?:pk_)?(?:fma|mad|fmac|mac)\w*f(?:16|32|64)", opcode)
-              and opcode not in AMD_DIVISION]  # fmt: skip
-    wrong += [f"{opcode}: approximate" for opcode in found if re.match(r"v_(?:rsq|sqrt|exp|log|sin|cos|rcp_iflag)_", opcode)]
+    outside = [opcode for opcode in found if opcode not in AMD_DIVISION]
+    wrong += [f"{opcode}: {each.why}" for each in AMD for opcode in outside if re.match(each.pattern, opcode)]
     wanted = made["element_divisions"] * PER_THREAD
     if made["divisions"] < wanted:
         wrong.append(f"{made['divisions']} divisions; the recipe has {wanted} for a thread's elements")
@@ -97,7 +101,7 @@ def store_widths(made: dict[str, Any]) -> list[str]:
     gpu = made["target"].startswith("gfx")
     opcodes = amd_instructions(made["assembly"]) if gpu else ptx_instructions(made["assembly"])
     found = set(filter(None, map(_amd_width if gpu else _ptx_width, opcodes)))
-    wanted = {made["words"][key] if key == "SCALES" else width for key, width in made["widths"].items()}
+    wanted = set(made["stores"])
     return [] if found == wanted else [f"stores of {sorted(found)} bytes; the layout allows {sorted(wanted)}"]
 
 
@@ -117,20 +121,26 @@ def operand_order(made: dict[str, Any]) -> list[str]:
     Of a bfloat16 pair in one register the even element is the low half, widened by a shift; the odd one is masked.
     """
     code = made["assembly"].split(".section")[0]
-    sources = {}
+    sources, pairs = {}, {}
     for line in code.splitlines():
         match = re.match(r"\s*(?:@!?%\w+\s+)?([\w.]+)\s+(%\w+),\s*(.*?);", line)
         if match:
             sources[match[2]] = (match[1], re.findall(r"%\w+|-?\d+\b", match[3]))
+        packed = re.match(r"\s*mov\.b64\s+(%\w+), \{(%\w+), (%\w+)\};", line)
+        if packed:
+            pairs[packed[1]] = (packed[2], packed[3])
+        parted = re.match(r"\s*mov\.b64\s+\{(%\w+), (%\w+)\}, (%\w+);", line)
+        if parted and parted[3] in pairs:
+            sources |= {parted[half + 1]: ("mov", [pairs[parted[3]][half]]) for half in (0, 1)}
         unpacked = re.match(r"\s*mov\.b32\s+\{(%\w+), (%\w+)\},\s*(%\w+);", line)
         if unpacked:
             sources[unpacked[1]], sources[unpacked[2]] = ("low", [unpacked[3]]), ("high", [unpacked[3]])
-    wrong, pairs = [], re.findall(r"cvt\.rn\.satfinite\.e\dm\dx2\.f32\s+\w+, (%\w+), (%\w+);", code)
-    for first, second in pairs:
+    wrong, conversions = [], re.findall(r"cvt\.rn\.satfinite\.e\dm\dx2\.f32\s+\w+, (%\w+), (%\w+);", code)
+    for first, second in conversions:
         high, low = _element(first, sources), _element(second, sources)
         if (high[0], low[0]) != ("odd", "even") or high[1] != low[1]:
             wrong.append(f"cvt of {first} ({high}) and {second} ({low})")
-    return wrong if pairs else ["no packing conversion"]
+    return wrong if conversions else ["no packing conversion"]
 
 
 def _element(register: str, sources: dict[str, tuple[str, list[str]]]) -> tuple[str, str]:
