@@ -37,8 +37,8 @@ def assert_pages(
     kv_cache: the engine's tensors in a form of `kvformat.torch.adapters`; it is read, not changed. slot_mapping:
     integers (tokens,); padding is negative or left out at the end. layout: a `Layout`, or the name of one and a
     `mode`; then order, block_size, v_scales and dtype may be given in `options`, and are otherwise read off the
-    tensors or the layout's defaults. recipe: by default the one that the layout's engine uses.
-    k_scale, v_scale: what the writer was given where the mode has a scale per tensor. Raises InputError where the tensors cannot be judged.
+    tensors or the layout's defaults. recipe: by default the one that the layout's engine uses. k_scale, v_scale: what
+    the writer was given where the mode has a scale per tensor. Raises InputError where the tensors cannot be judged.
     """
     made = _dump(key, value, kv_cache, slot_mapping, layout, mode, recipe, k_scale, v_scale, "kvformat.torch", options)
     report = check(made)
