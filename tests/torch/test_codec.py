@@ -64,7 +64,7 @@ def policy(name, overflow, rounding):
 
 
 def midpoints(name):
-    """All float32 halfway between two neighbouring values, beyond the largest too, and the numbers 1 ulp beside them."""
+    """All float32 halfway between neighbouring values, beyond the largest too, and the numbers 1 ulp beside them."""
     values = element(name).values()
     finite = np.unique(np.abs(values[np.isfinite(values)]).astype(np.float64))
     beyond = np.append(finite, 2 * finite[-1] - finite[-2])

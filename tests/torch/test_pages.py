@@ -1,4 +1,4 @@
-"""The write and gather kernels in the interpreter store and read the bytes of the golden engine: all modes and layouts."""
+"""The kernels, interpreted, write and read the bytes of the golden engine in all modes and layouts."""
 
 from __future__ import annotations
 
