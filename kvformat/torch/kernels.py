@@ -165,20 +165,20 @@ def gather_rows(
     """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     token, head = row // HEADS, row % HEADS
-    kept = row < rows
+    exists = row < rows
     if blocks is None:
-        page, slot = token.to(tl.int64), token * 0
+        page, slot, kept = token.to(tl.int64), token * 0, exists
     else:
-        page, slot = tl.load(blocks + token // BLOCK_SIZE, mask=kept, other=0).to(tl.int64), token % BLOCK_SIZE
-        inside = (page >= 0) & (page < num_blocks)
-        tl.atomic_max(errors + token * 0, (token + 1).to(tl.int64), mask=kept & (inside == 0), sem="relaxed")
-        kept = kept & inside
+        page, slot = tl.load(blocks + token // BLOCK_SIZE, mask=exists, other=0).to(tl.int64), token % BLOCK_SIZE
+        kept = exists & (page >= 0) & (page < num_blocks)
+        tl.atomic_max(errors + token * 0, (token + 1).to(tl.int64), mask=exists & (kept == 0), sem="relaxed")
     values = read_rows(outer, codes, scales, page, slot, head, kept, STORED, HOW, CODES, SCALES, ROWS, TILE, PACKED)
     dim = tl.arange(0, TILE[0] * TILE[1])
     where = out + (row.to(tl.int64)[:, None] * DIMS + dim[None, :])
-    mask = kept[:, None]
+    mask = exists[:, None]
     if TILE[0] * TILE[1] > DIMS:
         mask = mask & (dim < DIMS)[None, :]
+    values = tl.where(kept[:, None], values, 0.0)  # of a block that the cache does not have
     tl.store(where, narrow(values, OUT, NARROW), mask=mask)
 
 
