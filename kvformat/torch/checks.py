@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 
 from kvformat import recipes
@@ -76,6 +78,27 @@ def scale_of(
     if not any(level.may_be_given for level in how.levels) or look or device.type == "cpu":
         given_scale(arrays.copied(given), how)
     return given.reshape(1).to(device=device, dtype=torch.float32)
+
+
+#: the compute capabilities that have a conversion
+_INSTRUCTIONS: Mapping[str, tuple[str, Callable[[tuple[int, int]], bool]]] = {
+    "e4m3x2": ("sm_89 or newer", lambda capability: capability >= (8, 9)),
+    "e2m1x2": ("sm_100a, sm_103a or sm_120a", lambda capability: capability in ((10, 0), (10, 3), (12, 0))),
+}
+
+
+def check_hardware(how: recipes.Recipe, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise InputError unless the GPU has the instruction that the recipe's last conversion is."""
+    from kvformat.torch.program import quantizer
+
+    name = str(dtype).removeprefix("torch.")
+    instruction = "" if how.element is None else quantizer(how, name).encode.instruction
+    if not instruction:
+        raise InputError(f"recipe {how.name} ends in no conversion that is an instruction; leave hardware out")
+    wanted, has = _INSTRUCTIONS[instruction]
+    capability = torch.cuda.get_device_capability(device) if torch.version.cuda else (0, 0)
+    if not has(capability):
+        raise InputError(f"cvt.rn.satfinite.{instruction}.f32 needs {wanted}; {device} is not; leave hardware out")
 
 
 def check_table(blocks: torch.Tensor, seq_len: int, block_size: int) -> None:

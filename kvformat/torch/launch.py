@@ -6,7 +6,7 @@ Tensors are on one device, CUDA or HIP; in Triton's interpreter they are on the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -73,7 +73,9 @@ def start(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], consta
         recording.append(Launch(kernel, grid, arguments, constants))
     else:
         warp_size = 64 if torch.version.hip else 32  # of the GPUs that kernels are built for, gfx9 among AMD's
-        kernel[grid](*arguments, **constants, **options(warp_size))
+        device = next(each.device for each in arguments if isinstance(each, torch.Tensor))
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            kernel[grid](*arguments, **constants, **options(warp_size))
 
 
 @dataclass(frozen=True)

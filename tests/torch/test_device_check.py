@@ -12,6 +12,7 @@ import pytest
 
 import kvformat as kvf
 from tools import device_check
+from tools.device import codecs, pages
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,7 +48,7 @@ def test_without_a_gpu_it_says_so(tmp_path):
 
 @pytest.mark.parametrize("name", ["e4m3fn", "e2m1fn", "int8", "e5m2"])
 def test_borders_are_where_the_golden_code_changes(name):
-    edges = device_check.borders(name)
+    edges = codecs.borders(name)
     at, below = (kvf.encode(patterns.astype(np.uint32).view(np.float32), name) for patterns in (edges, edges[1:] - 1))
     np.testing.assert_array_equal(at, np.arange(len(edges)))
     np.testing.assert_array_equal(below, np.arange(len(edges) - 1))
@@ -56,21 +57,21 @@ def test_borders_are_where_the_golden_code_changes(name):
 def test_configurations_cover_every_mode_layout_order_dtype_head_and_block_size():
     found = {
         (made.mode, made.name, made.order, dtype, made.head_size, made.block_size)
-        for made, dtype in device_check._configurations()
+        for made, dtype in pages._configurations()
         if made.head_size == 128
     }
-    assert len(found) == 7 * 2 * 3 * 3
-    others = {(made.mode, made.name, made.head_size, made.block_size) for made, _ in device_check._configurations()}
-    assert len(others) == 7 * 3 * 3
-    assert {dtype for made, dtype in device_check._configurations() if made.head_size == 64} == {
+    assert len(found) == 8 * 2 * 3 * 3
+    others = {(made.mode, made.name, made.head_size, made.block_size) for made, _ in pages._configurations()}
+    assert len(others) == 8 * 3 * 3
+    assert {dtype for made, dtype in pages._configurations() if made.head_size == 64} == {
         "bfloat16", "float16", "float32",
     }  # fmt: skip
 
 
 def test_the_comparison_runs_where_both_devices_are_the_cpu():
-    made, dtype = next(iter(device_check._configurations()))
+    made, dtype = next(iter(pages._configurations()))
     assert (made.mode, dtype) == ("none", "bfloat16")
-    result = device_check._bytes(0, "cpu", float("inf"))
+    result = pages._bytes(0, "cpu", float("inf"))
     assert result["wrong"] == 0
     assert result["compared"] > 100_000
-    assert device_check._bytes(0, "cpu", 0.0) is None
+    assert pages._bytes(0, "cpu", 0.0) is None

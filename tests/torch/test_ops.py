@@ -209,3 +209,72 @@ def test_check_errors_names_the_token_and_lowers_the_flag():
     with pytest.raises(kvf.InputError, match=r"cpu: token 5 has a slot past the end.*token 2 lies in a block"):
         kvt.check_errors()
     kvt.check_errors()
+
+
+# --- what a device's tensors go through, with the interpreter as the device --------------------------------------
+
+
+@pytest.fixture
+def on_device(monkeypatch):
+    monkeypatch.setattr(kvt.ops, "_by_engine", lambda _: False)
+
+
+through_kernels = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter computes on NumPy arrays
+
+
+@through_kernels
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("mode", MODES)
+def test_operators_by_kernels_are_the_caches(mode):
+    test_write_and_gather_are_the_caches(mode, torch.bfloat16)
+
+
+@through_kernels
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("recipe", MODES)
+def test_quantize_by_kernels_is_kvformats(recipe):
+    test_quantize_and_dequantize_are_kvformats(recipe)
+
+
+@through_kernels
+@pytest.mark.usefixtures("on_device")
+def test_attention_by_kernels_is_attention_by_the_engine(monkeypatch):
+    mode, table, lengths = "int8_per_token_head", torch.tensor([[1, 0]]), torch.tensor([7])
+    key, value = torch.randn(2, 3, HEADS, DIMS, generator=torch.Generator().manual_seed(1))
+    pages = new_pages(mode)
+    kvt.write_pages(key, value, pages, torch.tensor([5, 0, 4]), None, None, *named(mode), DIMS, mode)
+    how = (torch.ones(1, 4, DIMS) / 8, pages, table, lengths, None, None, *named(mode), HEADS, mode, 0.1)
+    out, lse = kvt.paged_attention(*how)
+    monkeypatch.undo()
+    wanted, wanted_lse = kvt.paged_attention(*how)
+    assert (out - wanted).abs().max() <= 1e-5 * wanted.abs().max()  # test_attention.py holds it to its bound
+    assert (lse - wanted_lse).abs().max() <= 1e-5
+
+
+@through_kernels
+@pytest.mark.usefixtures("on_device")
+def test_a_slot_past_the_end_is_told_by_check_errors_and_at_once_with_debug():
+    pages = new_pages("int8_per_token_head")
+    slots = torch.tensor([0, 12, 1])
+    write(pages=pages, slot_mapping=slots)
+    with pytest.raises(kvf.InputError, match="token 1 has a slot past the end"):
+        kvt.check_errors()
+    assert pages.any()
+    with pytest.raises(kvf.InputError, match="token 1 has slot 12"):
+        write(pages=pages, slot_mapping=slots, debug=True)
+    kvt.check_errors()
+
+
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize(
+    ("mode", "message"),
+    [
+        ("fp8_per_token_head", "needs sm_89 or newer"),
+        ("nvfp4", "needs sm_100a, sm_103a or sm_120a"),
+        ("int8_per_token_head", "ends in no conversion that is an instruction"),
+        ("none", "ends in no conversion that is an instruction"),
+    ],
+)
+def test_the_hardware_path_is_refused_where_there_is_no_instruction(mode, message):
+    with pytest.raises(kvf.InputError, match=message):
+        write(mode, hardware=True)
