@@ -12,6 +12,7 @@ from kvformat.errors import InputError, unknown_name
 from kvformat.layouts.region import PARTS, SIDES, Region, Side
 
 Order = Literal["NHD", "HND"]
+Nibbles = Literal["low_first", "high_first"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,22 @@ PADDING = Explanation(None, "padding", None, None, range(0), "padding")
 
 
 @dataclass(frozen=True)
+class Segment:
+    """The dims of a side's heads that one recipe covers, with the regions of their codes and of their scales."""
+
+    side: Side
+    dims: range
+    code: Region
+    #: None where no scale of them lies in the page
+    scale: Region | None
+
+    @property
+    def recipe(self) -> str:
+        """The recipe of these dims alone; "": that of the page."""
+        return self.code.recipe
+
+
+@dataclass(frozen=True)
 class Layout:
     """Where the codes and scales of one layer's cache block lie: made by `layout`, equal and hashed by value."""
 
@@ -67,12 +84,32 @@ class Layout:
     regions: tuple[Region, ...]
     #: the recipe this layout's engine uses in this mode
     recipe: str
+    #: "high_first": of the two 4-bit codes in a byte the even dim's is the high one; None: the low one
+    nibbles: Nibbles | None = None
+    #: the engine's tensors in which a page lies, and the bytes of it in each, in the order of the page
+    tensors: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """The sides that the page stores: no V where attention is latent."""
+        return tuple(side for side in SIDES if any(region.side == side for region in self.regions))
+
+    def segments(self, side: Side) -> tuple[Segment, ...]:
+        """The parts of a side's rows, by dims: more than one where a row changes its format along a head."""
+        codes = [region for region in self.regions if (region.side, region.part) == (side, "code")]
+        scales = [region for region in self.regions if (region.side, region.part) == (side, "scale")]
+        return tuple(
+            Segment(
+                side, code.all_dims, code, next((scale for scale in scales if scale.first_dim in code.all_dims), None)
+            )
+            for code in sorted(codes, key=lambda code: code.first_dim)
+        )
 
     @property
     def spec(self) -> dict[str, str | int]:
         """The arguments of `layout` that make this layout again, those that do not apply left out."""
         names = ("name", "mode", "order", "block_size", "num_kv_heads", "head_size", "head_size_v")
-        given = {name: getattr(self, name) for name in (*names, "v_scales", "dtype", "page_bytes")}
+        given = {name: getattr(self, name) for name in (*names, "v_scales", "dtype", "nibbles", "page_bytes")}
         return {name: value for name, value in given.items() if value is not None}
 
     def region(self, *, side: str, part: str = "code", dim: int = 0) -> Region:
@@ -82,7 +119,7 @@ class Layout:
         if part not in PARTS:
             raise unknown_name("part", part, PARTS)
         size = self.head_size if side == "k" else self.head_size_v
-        dim = checked_index("dim", dim, size)
+        dim = checked_index("dim", dim, size) if size else 0
         for region in self.regions:
             if (region.side, region.part) == (side, part) and dim in region.all_dims:
                 return region
@@ -108,8 +145,9 @@ class Layout:
         for region in self.regions:
             first, last = region.find(byte * 8), region.find(byte * 8 + 7)
             if first is not None and last is not None:
-                slot, head, column = first
-                dims = range(region.dims(column).start, region.dims(last[2]).stop)
+                slot, head = first[:2]
+                low, high = sorted((first[2], last[2]))  # the low nibble may hold the higher dim
+                dims = range(region.dims(low).start, region.dims(high).stop)
                 return Explanation(region.side, region.part, slot, head, dims, region.name)
         return PADDING
 
@@ -120,6 +158,7 @@ class Layout:
             "recipe": self.recipe,
             "natural_bytes": self.natural_bytes,
             "page_bytes": self.page_bytes,
+            "tensors": dict(self.tensors),
             "regions": [region.describe() for region in self.regions],
         }
 
