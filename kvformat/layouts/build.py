@@ -271,7 +271,7 @@ def _nibbles(mode: modes.Mode, nibbles: str | None) -> Nibbles:
         raise unknown_name("nibbles", nibbles, NIBBLES)
     if mode.element is None or element(mode.element).bits != 4:
         raise InputError(f"nibbles is for 4-bit codes; mode {mode.name} has none")
-    return cast("Nibbles", nibbles)
+    return nibbles
 
 
 def _check_head_sizes(form: Form, where: str, request: _Request) -> None:

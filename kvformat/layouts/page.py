@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 import numpy as np
@@ -47,18 +48,25 @@ PADDING = Explanation(None, "padding", None, None, range(0), "padding")
 
 @dataclass(frozen=True)
 class Segment:
-    """The dims of a side's heads that one recipe covers, with the regions of their codes and of their scales."""
+    """The dims of a side's heads that one recipe covers, with the regions that hold their codes and scales."""
 
     side: Side
-    dims: range
-    code: Region
-    #: None where no scale of them lies in the page
-    scale: Region | None
+    #: the recipe of these dims alone; "": that of the page
+    recipe: str
+    #: in the order of their dims
+    codes: tuple[Region, ...]
+    #: none where no scale of these dims lies in the page
+    scales: tuple[Region, ...]
 
     @property
-    def recipe(self) -> str:
-        """The recipe of these dims alone; "": that of the page."""
-        return self.code.recipe
+    def dims(self) -> range:
+        """The dims that it covers."""
+        return range(self.codes[0].first_dim, self.codes[-1].all_dims.stop)
+
+    @property
+    def name(self) -> str:
+        """The side, or the region's name where a recipe of its own covers it."""
+        return self.codes[0].name if self.recipe else self.side.upper()
 
 
 @dataclass(frozen=True)
@@ -95,15 +103,15 @@ class Layout:
         return tuple(side for side in SIDES if any(region.side == side for region in self.regions))
 
     def segments(self, side: Side) -> tuple[Segment, ...]:
-        """The parts of a side's rows, by dims: more than one where a row changes its format along a head."""
+        """A side's rows by recipe, in the order of the dims: more than one where the format changes along a head."""
         codes = [region for region in self.regions if (region.side, region.part) == (side, "code")]
         scales = [region for region in self.regions if (region.side, region.part) == (side, "scale")]
-        return tuple(
-            Segment(
-                side, code.all_dims, code, next((scale for scale in scales if scale.first_dim in code.all_dims), None)
-            )
-            for code in sorted(codes, key=lambda code: code.first_dim)
-        )
+        found = []
+        for recipe, run in groupby(sorted(codes, key=lambda code: code.first_dim), key=lambda code: code.recipe):
+            covered = tuple(run)
+            inside = range(covered[0].first_dim, covered[-1].all_dims.stop)
+            found.append(Segment(side, recipe, covered, tuple(each for each in scales if each.first_dim in inside)))
+        return tuple(found)
 
     @property
     def spec(self) -> dict[str, str | int]:

@@ -15,9 +15,7 @@ def _tiled(swizzle: str) -> list[Mapping[str, object]]:
 
 def _modes(swizzle: str, nvfp4: str, mxfp8: str, mxfp4: str) -> Mapping[str, object]:
     recipes = {"nvfp4": nvfp4, "mxfp8": mxfp8, "mxfp4": mxfp4}
-    return {
-        mode: {"recipe": recipe, "sections": _tiled(swizzle), "order": "HND"} for mode, recipe in recipes.items()
-    }
+    return {mode: {"recipe": recipe, "sections": _tiled(swizzle), "order": "HND"} for mode, recipe in recipes.items()}
 
 
 ENTRIES: tuple[Mapping[str, object], ...] = (

@@ -12,7 +12,13 @@ _ROW = [{"per": "cell", "record": ["k.code"]}]
 
 # the RoPE dims are copied, or cast without a scale
 _ROPE = {"part": "k.code", "name": "K rope", "columns": 64, "dtype": "bfloat16", "recipe": "golden/none"}
-_ROPE_FP8 = {"part": "k.code", "name": "K rope", "columns": 64, "bits": 8, "recipe": "sglang-0.5/mla-store/fp8_unscaled"}
+_ROPE_FP8 = {
+    "part": "k.code",
+    "name": "K rope",
+    "columns": 64,
+    "bits": 8,
+    "recipe": "sglang-0.5/mla-store/fp8_unscaled",
+}
 
 # 512 e4m3fn | 4 float32 @512 | 64 bfloat16 @528: csrc/cache_kernels.cu L530-635
 _FP8_656 = [
@@ -28,7 +34,7 @@ _NVFP4_352 = [
     {"part": "k.scale", "columns": 32, "swizzle": "4-column"},
 ]
 
-# block_size rows of 448 e4m3fn | 64 bfloat16, then block_size times 7 e8m0fnu and a zero byte; the page is rounded up to
+# block_size rows of 448 e4m3fn | 64 bfloat16, then block_size times 7 e8m0fnu and a zero byte, rounded up to
 # a multiple of 576: csrc/fused_deepseek_v4_qnorm_rope_kv_insert_kernel.cu L360-424, kv_cache_interface.py L719-726
 _V4_584 = [
     {"per": "cell", "record": [{"part": "k.code", "columns": 448}, {**_ROPE, "first_dim": 448}]},
