@@ -183,7 +183,7 @@ ATTENTION: Mapping[str, tuple[Stream, ...]] = MappingProxyType(
         "kv": (Stream(_KV, 16),),
         "mla": (_LATENT_ROWS,),
         "mla with indexer": (_LATENT_ROWS, _INDEX_ROWS),
-        # DeepSeek V4: compressed sparse, heavily compressed, and sliding-window attention; the first two have a window too
+        # DeepSeek V4: compressed sparse, heavily compressed, sliding window; the first two have a window too
         "csa": (_every(4, _V4_ROWS), _every(4, _INDEX_ROWS), _V4_WINDOW),
         "hca": (_every(128, _V4_ROWS), _V4_WINDOW),
         "v4 window": (_V4_WINDOW,),
