@@ -152,7 +152,7 @@ def indexer_mxfp4(c, t, _h):
 
 
 def tensors(c, t, h, scale_order=None, k_place=None, v_place=None):
-    """K codes, V codes, K scales, V scales, each a tensor of its own; a place: the byte of (t, h, s) among its scales."""
+    """K codes, V codes, K scales, V scales, each a tensor; a place: the byte of (t, h, s) among a tensor's scales."""
     rows, start = c.block_size * c.num_kv_heads, 0
     for side, size in (("k", c.head_size), ("v", c.head_size_v)):
         yield from _codes(c, side, start + _row(c, t, h) * _packed(c, size), size)
@@ -287,8 +287,8 @@ PLACES = {
 
 
 def place_of(c):
-    """The function of a Config: its layout's in its mode, else its layout's."""
-    return PLACES.get((c.name, c.mode)) or PLACES[c.name]
+    """The function of a Config: its layout's in its mode, else its layout's; None where it is not one of these."""
+    return PLACES.get((c.name, c.mode)) or PLACES.get(c.name)
 
 
 #: bytes of a token in latent pages, by layout and mode; those of V4 apart

@@ -144,7 +144,7 @@ CONFIGS = (
 
 def natural_bytes(c):
     """Bytes of an unpadded page."""
-    if c in ENGINES:
+    if engines.place_of(c):
         return engines.natural_bytes(c)
     tokens, both = c.block_size * c.num_kv_heads, c.head_size + c.head_size_v
     if c.mode == "none":
@@ -158,20 +158,7 @@ def natural_bytes(c):
 
 def entries(c):
     """(side, part, slot, head, dims, first bit, bits) of every entry of the page."""
-    place = (
-        engines.place_of(c)
-        if c in ENGINES
-        else {
-            ("vllm-0.33", "none"): _vllm_cell,
-            ("vllm-0.33", "fp8_per_tensor"): _vllm_cell,
-            ("vllm-0.33", "fp8_per_token_head"): _vllm_scaled_cell,
-            ("vllm-0.33", "int8_per_token_head"): _vllm_scaled_cell,
-            ("vllm-0.33", "nvfp4"): _vllm_nvfp4,
-            ("flashinfer", "none"): _flashinfer,
-            ("flashinfer", "fp8_per_tensor"): _flashinfer,
-            ("flashinfer", "nvfp4"): _flashinfer_nvfp4,
-        }[c.name, c.mode]
-    )
+    place = engines.place_of(c) or _HERE[c.name, c.mode]
     for t in range(c.block_size):
         for h in range(c.num_kv_heads):
             for side, part, dims, byte, bit, bits in place(c, t, h):
@@ -252,6 +239,18 @@ def _stacked(c, kv, t, h, e, width):
 
 def region_name(c, side, part, dims):
     """What explanations call the region of an entry."""
-    if c in ENGINES and part == "code" and side == "k" and dims.start >= (engines.rope_starts(c) or c.head_size):
+    if engines.place_of(c) and part == "code" and side == "k" and dims.start >= (engines.rope_starts(c) or c.head_size):
         return "K rope"
     return f"{side.upper()} {'data' if part == 'code' else 'scale'}"
+
+
+_HERE = {
+    ("vllm-0.33", "none"): _vllm_cell,
+    ("vllm-0.33", "fp8_per_tensor"): _vllm_cell,
+    ("vllm-0.33", "fp8_per_token_head"): _vllm_scaled_cell,
+    ("vllm-0.33", "int8_per_token_head"): _vllm_scaled_cell,
+    ("vllm-0.33", "nvfp4"): _vllm_nvfp4,
+    ("flashinfer", "none"): _flashinfer,
+    ("flashinfer", "fp8_per_tensor"): _flashinfer,
+    ("flashinfer", "nvfp4"): _flashinfer_nvfp4,
+}
