@@ -45,7 +45,7 @@ def size(
             refused[name] = str(error)
     if as_json:
         return print_json(_document(found, context, sizes, refused))
-    _show(found, context, sizes, refused)
+    _show(sizes, size_of(found, known[0], context, block_size=block_size), refused)
     return HOLDS
 
 
@@ -102,18 +102,19 @@ def _number(value: Fraction) -> int | float:
     return value.numerator if value.denominator == 1 else float(value)
 
 
-def _show(model: Model, context: int, sizes: list[Size], refused: dict[str, str]) -> None:
+def _show(sizes: list[Size], plain: Size, refused: dict[str, str]) -> None:
+    """plain: mode none, which the others are compared with."""
     from kvformat.cli import console
 
-    out = console.stdout()
-    out.print(f"{model.name}, one sequence of {context:,} tokens", style="bold")
+    out, model = console.stdout(), plain.model
+    out.print(f"{model.name}, one sequence of {plain.context:,} tokens", style="bold")
     for group in model.layers:
         kept = "; ".join(stream.name for stream in group.streams()) or "nothing of a token"
         out.print(f"- {group}: {kept}")
     numbers = ("per token, layer", "per token", "scales", "sequence", "of which scales", "padding", "x smaller")
     table = console.grid("mode", *numbers, right=numbers)
     for each in sizes:
-        table.add_row(each.mode, *_cells(each, sizes[0]))
+        table.add_row(each.mode, *_cells(each, plain))
     out.print(table)
     longest = max(each.bytes for each in sizes)
     width = max(len(each.mode) for each in sizes)
@@ -127,7 +128,7 @@ def _show(model: Model, context: int, sizes: list[Size], refused: dict[str, str]
         out.print(f"- {model.notes}")
 
 
-def _cells(each: Size, first: Size) -> tuple[str, ...]:
+def _cells(each: Size, plain: Size) -> tuple[str, ...]:
     per_layer = sorted({sum(_growing(each, group), Fraction(0)) for group in each.model.layers})
     ends = dict.fromkeys((per_layer[0], per_layer[-1]))
     return (
@@ -137,7 +138,7 @@ def _cells(each: Size, first: Size) -> tuple[str, ...]:
         _human(each.bytes),
         _human(each.scale_bytes),
         _human(each.padding_bytes),
-        f"{first.bytes / each.bytes:.2f}",
+        f"{plain.bytes / each.bytes:.2f}",
     )
 
 

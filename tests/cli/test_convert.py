@@ -76,12 +76,12 @@ def test_each_change_alone_holds(capsys, tmp_path, dump, change):
 
 def test_fn_becomes_fnuz_with_twice_the_scale(capsys, tmp_path):
     page = kvf.layout("vllm-0.33", mode="fp8_per_tensor", **SIZES)
-    source = saved(tmp_path, page, recipe="vllm-0.33/csrc/fp8_per_tensor", k_scale=0.0078125, v_scale=0.01)
+    source = saved(tmp_path, page, recipe="vllm-0.33/csrc/fp8_per_tensor", k_scale=0.03125, v_scale=0.02)
     target = tmp_path / "fnuz.safetensors"
     document = convert(capsys, source, target, "--recipe", "vllm-0.33/rocm-fnuz/fp8_per_tensor")
     assert document["recipe"] == "vllm-0.33/rocm-fnuz/fp8_per_tensor"
-    assert document["changed"] == {"k_scale": [0.0078125, 0.015625],
-                                   "v_scale": [float(np.float32(0.01)), float(np.float32(0.02))]}  # fmt: skip
+    assert document["changed"] == {"k_scale": [0.03125, 0.0625],
+                                   "v_scale": [float(np.float32(0.02)), float(np.float32(0.04))]}  # fmt: skip
     assert kvf.check(kvf.Dump.load(target)).ok
 
 
