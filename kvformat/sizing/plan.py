@@ -56,10 +56,10 @@ class Layers:
         return ATTENTION[self.attention]
 
     def __str__(self) -> str:
-        rows = f"{self.heads} heads of {self.head_size}" if self.heads else self.attention
+        rows = f"{_counted(self.heads, 'head')} of {self.head_size}" if self.heads else self.attention
         values = f" (V {self.head_size_v})" if self.head_size_v not in (0, self.head_size) else ""
-        last = f", the last {self.window} tokens" if self.window else ""
-        return f"{self.count} layers: {rows}{values}{last}"
+        last = f", the last {_counted(self.window, 'token')}" if self.window else ""
+        return f"{_counted(self.count, 'layer')}: {rows}{values}{last}"
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,10 @@ class Size:
         )
 
 
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def _forms(name: str, *modes: str) -> Mapping[str, tuple[str, str]]:
     return {mode: (name, mode) for mode in modes}
 
@@ -156,7 +160,9 @@ def _forms(name: str, *modes: str) -> Mapping[str, tuple[str, str]]:
 _PLAIN = ("", "")
 _KV_MODES = ("none", "fp8_per_tensor", "fp8_per_token_head", "int8_per_token_head", "int4_per_token_head", "nvfp4")
 _KV = _forms("vllm-0.33", *_KV_MODES)
-_LATENT = _forms("vllm-0.33-mla", "none", "fp8_per_tensor", "fp8_ds_mla", "nvfp4_ds_mla")
+_LATENT = _forms("vllm-0.33-mla", "none", "fp8_per_tensor")
+#: the records are those of sparse attention
+_SPARSE = _forms("vllm-0.33-mla", "none", "fp8_ds_mla", "nvfp4_ds_mla")
 _V4 = {
     "none": _PLAIN,
     "fp8_ds_mla": ("vllm-0.33-deepseek-v4", "fp8_ds_mla"),
@@ -166,6 +172,7 @@ _FP8_INDEXER = ("vllm-0.33-indexer", "indexer_k")
 _INDEXER = {"none": _PLAIN, **dict.fromkeys(("fp8_ds_mla", "nvfp4_ds_mla", "mxfp8"), _FP8_INDEXER)}
 
 _LATENT_ROWS = Stream(_LATENT, 64, 1, 576, name="latent rows")
+_SPARSE_ROWS = Stream(_SPARSE, 64, 1, 576, name="latent rows")
 _V4_ROWS = Stream(_V4, 64, 1, 512, name="latent rows")
 _INDEX_ROWS = Stream(_INDEXER, 64, 1, 128, name="indexer keys")
 _V4_WINDOW = Stream(_V4, 64, 1, 512, window=128, name="latent rows of the last 128 tokens")
@@ -182,7 +189,7 @@ ATTENTION: Mapping[str, tuple[Stream, ...]] = MappingProxyType(
     {
         "kv": (Stream(_KV, 16),),
         "mla": (_LATENT_ROWS,),
-        "mla with indexer": (_LATENT_ROWS, _INDEX_ROWS),
+        "mla with indexer": (_SPARSE_ROWS, _INDEX_ROWS),
         # DeepSeek V4: compressed sparse, heavily compressed, sliding window; the first two have a window too
         "csa": (_every(4, _V4_ROWS), _every(4, _INDEX_ROWS), _V4_WINDOW),
         "hca": (_every(128, _V4_ROWS), _V4_WINDOW),

@@ -32,9 +32,10 @@ def test_the_document_has_exact_bytes(capsys):
 
 
 def test_one_mode_is_asked_for_by_name(capsys):
-    document = size(capsys, "deepseek-v3", "--context", "64", "--mode", "fp8_ds_mla")
+    document = size(capsys, "deepseek-v3.2", "--context", "64", "--mode", "fp8_ds_mla")
     (mode,) = document["modes"]
-    assert (mode["bytes"], mode["bytes_per_token"]) == (64 * 656 * 61, 656 * 61)
+    assert (mode["bytes"], mode["bytes_per_token"]) == (64 * (656 + 132) * 61, (656 + 132) * 61)
+    assert [part["bytes"] for part in mode["parts"]] == [64 * 656, 64 * 132]
 
 
 def test_the_text_has_a_row_and_a_bar_for_every_mode(capsys):

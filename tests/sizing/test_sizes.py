@@ -76,7 +76,6 @@ def test_nvfp4_is_4_5_bits():
     "name, mode, per_layer",
     [
         ("deepseek-v2", "none", 1152), ("deepseek-v3", "none", 1152), ("deepseek-v3", "fp8_per_tensor", 576),
-        ("deepseek-v3", "fp8_ds_mla", 656), ("deepseek-v3", "nvfp4_ds_mla", 352),
         ("deepseek-v3.2", "none", 1152 + 256), ("deepseek-v3.2", "fp8_ds_mla", 656 + 132),
         ("deepseek-v3.2", "nvfp4_ds_mla", 352 + 132),
     ],
