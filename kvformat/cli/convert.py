@@ -31,6 +31,9 @@ def convert(
         str | None, typer.Option(help="Recipe whose codes are of another format (fn, fnuz): codes and scales change.")
     ] = None,
     drop_padding: Annotated[bool, typer.Option("--drop-padding", help="Padding may hold anything; it goes.")] = False,
+    drop_zero_signs: Annotated[
+        bool, typer.Option("--drop-zero-signs", help="A -0 that the new format does not have becomes 0.")
+    ] = False,
     layout_file: Annotated[str | None, typer.Option(help="A TOML file with a layout that is named.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
@@ -50,7 +53,8 @@ def convert(
     wanted = _wanted(dump.layout, layout, page_bytes, choices)
     how = find_recipe(dump.layout.recipe if dump.recipe is None else dump.recipe)
     held = Cache(dump.pages, dump.layout, how, dump.k_scale, dump.v_scale)
-    made = converted(held, wanted, find(recipe) if recipe else None, drop_padding=drop_padding)
+    target_recipe = find(recipe) if recipe else None
+    made = converted(held, wanted, target_recipe, drop_padding=drop_padding, drop_zero_signs=drop_zero_signs)
     new: dict[str, Any] = {"pages": made.pages, "layout": made.layout, "k_scale": made.k_scale, "v_scale": made.v_scale}
     # what declared no recipe meant its layout's, which the new layout's is not
     result = replace(dump, **new, recipe=made.recipe.name)
