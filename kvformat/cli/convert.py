@@ -9,6 +9,7 @@ import typer
 
 from kvformat.cli.outcome import HOLDS, print_json, printable, say
 from kvformat.cli.recipes import find
+from kvformat.errors import InputError
 from kvformat.layouts import load_layout
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ def _wanted(held: Layout, name: str | None, page_bytes: int | None, choices: dic
         kept.pop("page_bytes")
     if moved and name is not None and name in LAYOUTS:
         form = LAYOUTS[name].form(held.mode)
+        if form.sides != held.sides:
+            lacking = (
+                "stores V, which these pages lack" if "v" in form.sides else "has no place for V, which would be lost"
+            )
+            raise InputError(f"layout {name} in mode {held.mode} {lacking}")
         if held.order not in form.orders:
             kept.pop("order")
         if held.v_scales not in dict(form.v_scales):

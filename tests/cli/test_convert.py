@@ -146,6 +146,21 @@ def test_padding_that_holds_something_is_refused_or_dropped(capsys, tmp_path):
     assert kvf.check(made).ok
 
 
+def test_v_is_not_lost_and_not_made_up(capsys, tmp_path):
+    fused = kvf.layout("vllm-0.33", mode="none", block_size=4, num_kv_heads=1, head_size=576)
+    latent = kvf.layout("vllm-0.33-mla", mode="none", block_size=4)
+    source, target = tmp_path / "source.safetensors", tmp_path / "target.safetensors"
+    for page, name, says in (
+        (fused, "vllm-0.33-mla", "layout vllm-0.33-mla in mode none has no place for V, which would be lost"),
+        (latent, "vllm-0.33", "layout vllm-0.33 in mode none stores V, which these pages lack"),
+    ):
+        Pages(np.zeros((1, page.page_bytes), np.uint8), page, None).save(source)
+        assert main(["convert", str(source), str(target), "--layout", name]) == 2
+        assert says in capsys.readouterr().err
+    convert(capsys, source, target, "--layout", "flashinfer-mla")
+    assert Pages.load(target).layout.name == "flashinfer-mla"
+
+
 def test_pages_alone_are_converted_without_k_and_v(capsys, tmp_path, dump):
     loaded = kvf.Dump.load(dump)
     source, there, back = (tmp_path / f"{name}.safetensors" for name in ("source", "there", "back"))
