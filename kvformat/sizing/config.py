@@ -21,11 +21,13 @@ _SLIDING = ("sliding_attention", "sliding_window_attention", "local_attention")
 _LINEAR = ("linear_attention", "mamba", "recurrent", "conv", "gated_delta_net")
 #: families whose layers all slide but for every so-many-th
 _PERIODS = {"gemma3": 6, "gemma2": 2, "gpt_oss": 2}
-#: what else says how layers attend, or share what they keep: a size that ignores it would be wrong
+#: what else says how layers attend, where layer_types does not: a size that ignores it would be wrong
 _UNREAD = (
-    "attention_chunk_size", "attn_layer_period", "attn_type_list", "cross_attention_layers", "hybrid_layer_ids",
-    "hybrid_override_pattern", "layers_block_type", "linear_attn_config", "num_kv_shared_layers",
+    "attention_chunk_size", "attn_layer_period", "attn_type_list", "hybrid_layer_ids", "hybrid_override_pattern",
+    "layers_block_type", "linear_attn_config",
 )  # fmt: skip
+#: what says that layers share what they keep, or keep other tokens than those of the text
+_SHARED = ("num_kv_shared_layers", "cross_attention_layers")
 #: more layers than any model has
 _MOST_LAYERS = 10_000
 #: attention of a layer of DeepSeek V4 by its compression ratio
@@ -57,9 +59,9 @@ def parse_config(config: Mapping[str, Any], *, name: str) -> Model:
     count = _number(config, _LAYERS)
     if count > _MOST_LAYERS:
         raise InputError(f"a model of {count} layers is none: at most {_MOST_LAYERS}")
-    unread = [] if "layer_types" in config else [key for key in _UNREAD if config.get(key)]
+    unread = [key for key in (*_SHARED, *(() if "layer_types" in config else _UNREAD)) if config.get(key)]
     if unread:
-        raise InputError(f"{unread[0]} says how its layers attend, which is not read here")
+        raise InputError(f"{unread[0]} changes what its layers keep, and is not read here")
     layers = [_layer(config, index, count) for index in range(count)]
     groups = Counter(layers)
     found = tuple(Layers(number, *layer) for layer, number in groups.items())

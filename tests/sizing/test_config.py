@@ -92,8 +92,11 @@ def test_which_layers_slide(change, expected):
             {"compress_ratios": [[]] * 80},
             "compress_ratios must have one of 0, 4, 128 for each of 80 layers; got [[], []",
         ),
-        ({"attn_type_list": [0, 1] * 40}, "attn_type_list says how its layers attend, which is not read here"),
-        ({"num_kv_shared_layers": 15}, "num_kv_shared_layers says how its layers attend, which is not read here"),
+        ({"attn_type_list": [0, 1] * 40}, "attn_type_list changes what its layers keep, and is not read here"),
+        (
+            {"num_kv_shared_layers": 15, "layer_types": ["full_attention"] * 80},
+            "num_kv_shared_layers changes what its layers keep, and is not read here",
+        ),
         (
             {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 64},
             "indexer keys of 64 dims have no layout; only 128 have",
