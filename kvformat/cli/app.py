@@ -10,7 +10,7 @@ from typing import Annotated, cast
 import typer
 
 from kvformat import __version__
-from kvformat.cli import recipes, vectors
+from kvformat.cli import recipes, stream, vectors
 from kvformat.cli.check import check
 from kvformat.cli.explain import explain
 from kvformat.cli.layout import layout
@@ -34,6 +34,7 @@ app.command("table")(table)
 app.command("layout")(layout)
 app.command("sweep")(sweep)
 app.add_typer(recipes.app, name="recipes")
+app.add_typer(stream.app, name="stream")
 app.add_typer(vectors.app, name="vectors")
 
 
