@@ -12,6 +12,7 @@ import typer
 from kvformat import __version__
 from kvformat.cli import recipes, stream, vectors
 from kvformat.cli.check import check
+from kvformat.cli.convert import convert
 from kvformat.cli.explain import explain
 from kvformat.cli.layout import layout
 from kvformat.cli.outcome import CANNOT_JUDGE, INTERRUPTED, complain, refuse, say
@@ -32,6 +33,7 @@ app.command("check")(check)
 app.command("explain", context_settings={"ignore_unknown_options": True})(explain)
 app.command("table")(table)
 app.command("layout")(layout)
+app.command("convert")(convert)
 app.command("sweep")(sweep)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(stream.app, name="stream")

@@ -34,14 +34,14 @@ _FILE_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16":
                 "I64": np.int64}  # fmt: skip
 _SIZES = ("block_size", "num_kv_heads", "head_size", "head_size_v")
 #: what only some layouts leave open
-_CHOICES = ("dtype", "v_scales")
+_CHOICES = ("dtype", "v_scales", "nibbles")
 
 
 @dataclass(frozen=True, eq=False)
 class Dump:
     """What `kvformat.check` judges. After `load` the arrays lie in the mapped file: what is not sliced is not read."""
 
-    #: float32, float16 or bfloat16: (tokens, num_kv_heads, head_size), and head_size_v for value
+    #: float32, float16 or bfloat16: (tokens, num_kv_heads, head_size), and head_size_v for value, which may be 0
     key: NDArray[Any]
     value: NDArray[Any]
     #: uint8 (num_blocks, page_bytes)
@@ -90,7 +90,7 @@ class Dump:
     def from_arrays(
         cls,
         key: ArrayLike,
-        value: ArrayLike,
+        value: ArrayLike | None,
         pages: ArrayLike,
         slot_mapping: ArrayLike,
         *,
@@ -100,7 +100,13 @@ class Dump:
         v_scale: ArrayLike | None = None,
         producer: str = "kvformat",
     ) -> Dump:
-        """A dump of arrays at hand, which it shares where it can. Raises InputError where they do not fit together."""
+        """A dump of arrays at hand, which it shares where it can. value: None for a layout without V.
+
+        Raises InputError where they do not fit together.
+        """
+        if value is None and "v" not in layout.sides:
+            keys = _native("key", key)
+            value = np.zeros((*keys.shape[:2], 0), keys.dtype)
         given = dict(zip(TENSORS, (key, value, slot_mapping, pages, k_scale, v_scale), strict=True))
         tensors = {name: _native(name, array) for name, array in given.items() if array is not None}
         _check_shapes(tensors)
@@ -316,6 +322,8 @@ def _entry(metadata: Mapping[str, str], name: str) -> str:
 
 def _integer(metadata: Mapping[str, str], name: str) -> int:
     text = _entry(metadata, name)
+    if name == "head_size_v" and text == "0":  # a page without V
+        return 0
     if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
         raise InputError(f"the dump's metadata has {name}={text[:40]!r}; it must be a positive integer in decimal")
     return int(text)
