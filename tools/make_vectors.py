@@ -28,7 +28,7 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from kvformat.elements.formats import ELEMENTS
-from vector_files import elements, recipes
+from vector_files import elements, pages, recipes
 from vector_files.files import VectorFile
 from vector_files.sources import versions
 
@@ -45,7 +45,7 @@ def _elements() -> Iterator[Made]:
         yield f"elements/{fmt.name}_all16.safetensors", elements.tables(fmt)
 
 
-PARTS = {"elements": _elements, "recipes": recipes.files}
+PARTS = {"elements": _elements, "recipes": recipes.files, "pages": pages.files}
 
 
 def differs(path: Path, made: VectorFile | Tensors) -> bool:

@@ -12,8 +12,11 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from kvformat.elements.formats import element
+from kvformat.elements.formats import ElementFormat, element
 from kvformat.errors import InputError
+from kvformat.layouts import Layout, layout
+from kvformat.recipes.admissible import outer_scales, within
+from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.verify.candidate import call, keywords
 from kvformat.verify.vectors import Entry, VectorSet
 
@@ -207,6 +210,150 @@ def _judge_decode(
         outcome.add(test["id"], "" if value == test["value"] else wrong)
 
 
+def _judge_quantize(
+    group: Mapping[str, Any], tests: Sequence[Mapping[str, Any]], function: Function, outcome: Outcome
+) -> None:
+    fmt = element(group["element"])
+    taken = keywords(function)
+    given = [test["id"] for test in tests if test["scale"]]
+    if given and taken is not None and "scale" not in taken:
+        raise InputError(f"{len(given)} tests give a scale, and the function takes none: leave out --skip GivenScale")
+    for test in tests:
+        x = _numbers(test["x"], BINARIES[group["source"]]).reshape(test["shape"])
+        scale = _numbers(test["scale"], np.dtype(np.float32))[0] if test["scale"] else None
+        made = _quantized(call(function, x, offered={"scale": scale, "recipe": group["recipe"]}))
+        outcome.add(test["id"], _wrong_quantized(group, test, fmt, x, scale, made))
+
+
+def _quantized(made: Any) -> tuple[Any, Any, Any]:
+    """Codes, scales and global scale from a tuple or an object with those names."""
+    if isinstance(made, tuple | list):
+        if len(made) not in (2, 3):
+            raise InputError(f"the function must answer with (codes, scales) or (codes, scales, global scale); got "
+                             f"{len(made)} things")  # fmt: skip
+        return (*made, None) if len(made) == 2 else (made[0], made[1], made[2])
+    if hasattr(made, "codes") and hasattr(made, "scales"):
+        return made.codes, made.scales, getattr(made, "global_scale", None)
+    raise InputError(f"the function must answer with (codes, scales); got {type(made).__name__}")
+
+
+def _wrong_quantized(
+    group: Mapping[str, Any],
+    test: Mapping[str, Any],
+    fmt: ElementFormat,
+    x: Array,
+    scale: np.float32 | None,
+    made: tuple[Any, Any, Any],
+) -> str:
+    """What differs first: the global scale, the scales, or the codes."""
+    codes = code_patterns(made[0], tuple(test["shape"]), "codes", fmt.bits).reshape(-1)
+    stored = np.dtype(np.float32 if group["scaleStore"] in (None, "float32") else np.uint8)
+    scales = np.ascontiguousarray(np.asarray(made[1])).reshape(-1)
+    right = _numbers(test["scales"], stored)
+    if scales.size != right.size or scales.dtype.itemsize != stored.itemsize:
+        raise InputError(f"scales must be {right.size} of {stored}; got {scales.size} of {scales.dtype}")
+    scales = scales.view(stored)
+    if test["result"] == "acceptable" and _is_admissible(group, x, scale, codes, scales):
+        return ""
+    if test["globalScale"] and made[2] is not None:
+        found = texts_of(np.asarray(made[2]).astype(np.float32).reshape(1))
+        wrong = _first("global scale", found, texts_of(_numbers(test["globalScale"], np.dtype(np.float32))))
+        if wrong:
+            return wrong
+    in_floats = stored == np.float32
+    texts = (texts_of(each) if in_floats else _code_texts(each, element(group["scaleStore"])) for each in (scales, right))
+    return _first("scale", *texts) or _first(
+        "code", _code_texts(codes, fmt), _code_texts(_patterns(test["codes"], fmt), fmt)
+    )
+
+
+def _first(what: str, found: Sequence[str], right: Sequence[str]) -> str:
+    for place, (a, b) in enumerate(zip(found, right, strict=True)):
+        if a != b:
+            return f"{what} {place}: {a}, right: {b}"
+    return ""
+
+
+def _code_texts(patterns: Array, fmt: ElementFormat) -> list[str]:
+    return ["nan" if code in fmt.nan_codes else f"{code:0{fmt.bits // 4}X}" for code in patterns.tolist()]
+
+
+def _patterns(text: str, fmt: ElementFormat) -> NDArray[np.uint8]:
+    """Codes written one after the other."""
+    digits = fmt.bits // 4
+    return np.array([int(text[i : i + digits], 16) for i in range(0, len(text), digits)], np.uint8)
+
+
+def _numbers(text: str, dtype: np.dtype[Any]) -> Array:
+    """Numbers whose bit patterns are written one after the other."""
+    return np.frombuffer(bytes.fromhex(text), f">u{dtype.itemsize}").astype(f"u{dtype.itemsize}").view(dtype)
+
+
+def _is_admissible(
+    group: Mapping[str, Any], x: Array, scale: np.float32 | None, codes: Array, scales: Array
+) -> bool:
+    """Whether the bounds of the recipe's approximate instructions allow these bytes."""
+    recipe = find_recipe(group["recipe"]).for_input(x.dtype.name)
+    rows = x.astype(np.float32).reshape(-1, x.shape[-1])
+    columns = scales.reshape(len(rows), -1) if recipe.inner else np.zeros((len(rows), 0), np.float32)
+    with np.errstate(all="ignore"):
+        outer = outer_scales(recipe, rows.reshape(-1), scale)
+        return all(mask.all() for mask in within(rows, recipe, outer, codes.reshape(rows.shape), columns))
+
+
+def _judge_pages(
+    group: Mapping[str, Any], tests: Sequence[Mapping[str, Any]], function: Function, outcome: Outcome
+) -> None:
+    for test in tests:
+        page = layout(**test["arguments"])
+        right = np.stack([np.frombuffer(bytes.fromhex(each), np.uint8) for each in test["pages"]])
+        pages = np.full(right.shape, int(test["fill"], 16), np.uint8)
+        slots = np.array(test["slotMapping"], np.int64)
+        shape = (len(slots), page.num_kv_heads)
+        sides = {
+            side: _numbers(test[side], BINARIES[group["source"]]).reshape(*shape, -1)
+            for side in ("key", "value")
+            if test[side]
+        }
+        offered = {
+            **{name: _numbers(test[key], np.dtype(np.float32))[0] if test[key] else None for name, key in _SCALES},
+            "layout": dict(test["arguments"]),
+        }
+        call(function, pages, sides["key"], sides.get("value"), slots, offered=offered)
+        wrong = _wrong_byte(page, pages, right)
+        if wrong and test["result"] == "acceptable":
+            wrong = _wrong_dump(group, page, pages, sides, slots, offered)
+        outcome.add(test["id"], wrong)
+
+
+_SCALES = (("k_scale", "kScale"), ("v_scale", "vScale"))
+
+
+def _wrong_byte(page: Layout, pages: Array, right: Array) -> str:
+    """The first byte that differs and is no padding, and what it is."""
+    for block, byte in np.argwhere(pages != right).tolist():
+        held = page.explain(byte=byte)
+        if held.part != "padding":
+            where = f"slot {held.slot} head {held.head} dims {held.dims.start}..{held.dims.stop - 1}"
+            value = f"{pages[block, byte]:02X}, right: {right[block, byte]:02X}"
+            return f"page {block} byte {byte} ({held.region}, {where}): {value}"
+    return ""
+
+
+def _wrong_dump(
+    group: Mapping[str, Any], page: Layout, pages: Array, sides: Mapping[str, Array], slots: Array, offered: Any
+) -> str:
+    """The verdict of `check` on pages that differ from the given ones where the recipe may."""
+    from kvformat.verify.compare import check
+    from kvformat.verify.dump import Dump
+
+    value = sides.get("value", np.zeros((*sides["key"].shape[:2], 0), sides["key"].dtype))
+    scales = {name: offered[name] for name, _ in _SCALES}
+    dump = Dump.from_arrays(sides["key"], value, pages, slots, layout=page, recipe=group["recipe"], **scales)
+    report = check(dump)
+    return "" if report.ok else str(report).splitlines()[0]
+
+
 @dataclass(frozen=True)
 class _Kind:
     """How one type of group is judged, and the keywords in which its groups may differ."""
@@ -218,4 +365,6 @@ class _Kind:
 _KINDS: dict[str, _Kind] = {
     "ElementEncode": _Kind(_judge_encode, ("overflow", "rounding")),
     "ElementDecode": _Kind(_judge_decode),
+    "Quantize": _Kind(_judge_quantize),
+    "PageWrite": _Kind(_judge_pages),
 }

@@ -88,7 +88,7 @@ def _made(recipe: Recipe, case: Case, source: str) -> Test:
         _agree(kvformat.quantize(case.x, recipe, scale=case.scale), expected, f"{where}: kvformat")
     fmt = element(recipe.element or "")
     patterns = (codes.reshape(-1).view(np.uint8) & np.uint8(fmt.codes - 1)).tolist()
-    valid = _is_certain(recipe, case, expected)
+    valid = is_certain(recipe, case, expected)
     test = {
         "id": case.id,
         "flags": [case.flag] if valid else [case.flag, "Approximate"],
@@ -164,7 +164,7 @@ def _scales_of(recipe: Recipe, made: Quantized, place: tuple[int, ...]) -> dict[
 # --- what an approximate instruction leaves open ---------------------------------------------------------------------
 
 
-def _is_certain(recipe: Recipe, case: Case, made: Quantized) -> bool:
+def is_certain(recipe: Recipe, case: Case, made: Quantized) -> bool:
     """Whether no other byte is admissible. Sets are intervals, so neighbours decide; with trials it is not certain."""
     if not is_approximate(recipe):
         return True
