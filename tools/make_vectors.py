@@ -26,11 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save
-
-from kvformat.elements.formats import ELEMENTS
-from vector_files import elements, pages, recipes
+from vector_files import authorities, elements, pages, recipes
 from vector_files.files import VectorFile
 from vector_files.sources import versions
+
+from kvformat.elements.formats import ELEMENTS
 
 TARGET = ROOT / "spec" / "vectors"
 MANIFEST = "MANIFEST.json"
@@ -41,6 +41,7 @@ Made = tuple[str, VectorFile | Tensors]
 
 def _elements() -> Iterator[Made]:
     yield from elements.files().items()
+    yield "elements/authorities.json", authorities.file()
     for fmt in ELEMENTS.values():
         yield f"elements/{fmt.name}_all16.safetensors", elements.tables(fmt)
 

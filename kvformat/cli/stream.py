@@ -196,7 +196,7 @@ def _dtype(name: str) -> np.dtype[Any]:
     import ml_dtypes
     import numpy as np
 
-    known = {
+    known: dict[str, np.dtype[Any]] = {
         "float32": np.dtype(np.float32),
         "float16": np.dtype(np.float16),
         "bfloat16": np.dtype(ml_dtypes.bfloat16),

@@ -61,13 +61,17 @@ def verify(folder: _Folder = None, as_json: _AsJson = False) -> int:
     tests = sum(e.tests for e in vectors.entries)
     if as_json:
         return print_json({"files": len(vectors.entries), "tests": tests, "problems": problems}, status)
-    say("\n".join(problems or [f"holds: {len(vectors.entries)} files, {tests:,} tests, every checksum as it should be"]))
+    say(
+        "\n".join(problems or [f"holds: {len(vectors.entries)} files, {tests:,} tests, every checksum as it should be"])
+    )
     return status
 
 
 @app.command("run")
 def run(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Vector files, such as elements/e4m3fn_encode.")],
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Vector files, such as elements/e4m3fn_encode.")
+    ],
     against: Annotated[str, typer.Option(metavar="MODULE:FUNCTION", help="The function to judge.")],
     group: Annotated[str, typer.Option(help="Only groups whose id matches: 'binary32/*/saturate'.")] = "*",
     skip: Annotated[list[str] | None, typer.Option(metavar="FLAG", help="Leave out tests with this flag.")] = None,

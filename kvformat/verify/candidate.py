@@ -22,7 +22,7 @@ def load(reference: str) -> Callable[..., Any]:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:  # whatever a module raises when it is imported
+    except Exception as error:  # noqa: BLE001 whatever a module raises when it is imported
         raise InputError(f"cannot import {module_name}: {_told(error)}") from None
     for name in path.split("."):
         if not hasattr(found, name):

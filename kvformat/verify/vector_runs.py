@@ -261,7 +261,9 @@ def _wrong_quantized(
         if wrong:
             return wrong
     in_floats = stored == np.float32
-    texts = (texts_of(each) if in_floats else _code_texts(each, element(group["scaleStore"])) for each in (scales, right))
+    texts = (
+        texts_of(each) if in_floats else _code_texts(each, element(group["scaleStore"])) for each in (scales, right)
+    )
     return _first("scale", *texts) or _first(
         "code", _code_texts(codes, fmt), _code_texts(_patterns(test["codes"], fmt), fmt)
     )
@@ -289,9 +291,7 @@ def _numbers(text: str, dtype: np.dtype[Any]) -> Array:
     return np.frombuffer(bytes.fromhex(text), f">u{dtype.itemsize}").astype(f"u{dtype.itemsize}").view(dtype)
 
 
-def _is_admissible(
-    group: Mapping[str, Any], x: Array, scale: np.float32 | None, codes: Array, scales: Array
-) -> bool:
+def _is_admissible(group: Mapping[str, Any], x: Array, scale: np.float32 | None, codes: Array, scales: Array) -> bool:
     """Whether the bounds of the recipe's approximate instructions allow these bytes."""
     recipe = find_recipe(group["recipe"]).for_input(x.dtype.name)
     rows = x.astype(np.float32).reshape(-1, x.shape[-1])

@@ -42,8 +42,14 @@ _ENCODE_HEADER = (
     "Every group is one conversion: overflow says what becomes of numbers beyond the largest value and of Inf.",
 )
 _DECODE_HEADER = (
-    "code: the bit pattern of the code, hex. value: the bit pattern of what it stands for, in the group's binary format.",
-    "`nan` stands for any NaN. Values are exact in binary32; in narrower formats they are rounded once, to nearest even.",
+    (
+        "code: the bit pattern of the code, hex. value: the bit pattern of what it stands for, "
+        "in the group's binary format."
+    ),
+    (
+        "`nan` stands for any NaN. Values are exact in binary32; "
+        "in narrower formats they are rounded once, to nearest even."
+    ),
 )
 
 

@@ -1,4 +1,4 @@
-"""Vectors for pages: K, V and slots in, the bytes of the pages out, for every layout, mode, order and place of scales."""
+"""Vectors for pages: K, V and slots in, the bytes of the pages out; every layout, mode, order and place of scales."""
 
 from __future__ import annotations
 
@@ -30,11 +30,15 @@ from vector_files.sources import SOURCES
 Array = NDArray[Any]
 
 _HEADER = (
-    "layout: the arguments of kvformat.layout. key, value: bit patterns in the format `source`, big-endian hex, "
-    "row-major in the shape (tokens, heads, head size); value is null where the layout stores no V.",
+    (
+        "layout: the arguments of kvformat.layout. key, value: bit patterns in the format `source`, big-endian hex, "
+        "row-major in the shape (tokens, heads, head size); value is null where the layout stores no V."
+    ),
     "slotMapping: the slot of each token, block * blockSize + place in the block; a negative slot writes nothing.",
-    "pages: each page's bytes, hex, after the write. Before it every byte is `fill`; a byte that no token of slotMapping "
-    "owns keeps it. Bytes that are padding are judged by nobody.",
+    (
+        "pages: each page's bytes, hex, after the write. Before it every byte is `fill`; a byte that no token of "
+        "slotMapping owns keeps it. Bytes that are padding are judged by nobody."
+    ),
     "kScale, vScale: the per-tensor scales, binary32 bit patterns, where the recipe takes them.",
     "result valid: exactly these bytes. acceptable: see the note on Approximate.",
 )
@@ -128,7 +132,9 @@ def _test(flag: str, page: Layout, recipe: Recipe) -> tuple[Test, set[str]]:
     if _has_plain_writer(page, recipe):
         _check_plain(page)
         sources = {"plain writer"}
-    valid = all(_certain(page, segment, recipe, sides, scales) for side in page.sides for segment in page.segments(side))
+    valid = all(
+        _certain(page, segment, recipe, sides, scales) for side in page.sides for segment in page.segments(side)
+    )
     return {
         "id": flag.lower() if flag != "PagePadding" else "padded",
         "flags": [flag] if valid else [flag, "Approximate"],
@@ -199,9 +205,7 @@ def _stored_values(x: Array, dtype: str) -> Array:
     return np.array([float(n) for n in numbers]).astype(target).view(f"u{target.itemsize}").reshape(x.shape)
 
 
-def _place(
-    page: Array, made: Layout, segment: Segment, slot: int, head: int, codes: Array, scales: list[int]
-) -> None:
+def _place(page: Array, made: Layout, segment: Segment, slot: int, head: int, codes: Array, scales: list[int]) -> None:
     side = segment.side
     for dim, code in zip(segment.dims, codes.tolist(), strict=True):
         where = made.locate(side=side, slot=slot, head=head, dim=dim)
@@ -244,7 +248,7 @@ def _has_plain_writer(page: Layout, recipe: Recipe) -> bool:
 
 
 def _check_plain(page: Layout) -> None:
-    """Raises AssertionError unless the plain writer gives the same pages; it computes per-tensor scales from all rows."""
+    """Raises AssertionError unless the plain writer, which computes per-tensor scales itself, gives the same pages."""
     sides = {side: _tensor(page, side) for side in page.sides}
     cache = PagedCache(page, _BLOCKS)
     cache.write(sides["k"], sides["v"], _SLOTS)

@@ -25,11 +25,16 @@ from vector_files.sources import SOURCES
 Array = NDArray[Any]
 
 _HEADER = (
-    "x: a tensor of that shape (tokens, heads, head_dim), row-major: the bit patterns of its elements, big-endian hex, "
-    "one after the other.",
+    (
+        "x: a tensor of that shape (tokens, heads, head_dim), row-major: the bit patterns of its elements, big-endian "
+        "hex, one after the other."
+    ),
     "codes: the code of each element in the same order, two hex digits each, one where the format has four bits.",
-    "scales: as they are stored: binary32 bit patterns, or two hex digits each where the group's scaleStore is an 8-bit "
-    "format. In the order of tokens, heads, groups along head_dim. globalScale: of recipes with two levels, binary32.",
+    (
+        "scales: as they are stored: binary32 bit patterns, or two hex digits each where the group's scaleStore is an "
+        "8-bit format. In the order of tokens, heads, groups along head_dim. "
+        "globalScale: of recipes with two levels, binary32."
+    ),
     "values: what the codes stand for, binary32. A NaN pattern anywhere stands for any NaN: compare it as a class.",
     "result valid: exactly these bytes. acceptable: see the note on Approximate.",
 )
@@ -126,7 +131,7 @@ def _agree(found: Quantized, expected: Quantized, where: str) -> None:
 
 
 def _values(recipe: Recipe, made: Quantized) -> Array | None:
-    """The values, by the twin and by the engine; None where rows were transformed first, which only the engine undoes."""
+    """The values, by the twin and the engine; None where rows were transformed first, which only the engine undoes."""
     if recipe.prepare:
         return None
     fmt = element(recipe.element or "")

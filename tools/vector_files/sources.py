@@ -73,7 +73,9 @@ def twin(x: Array, fmt: ElementFormat, way: Way) -> NDArray[np.uint8]:
     """The exact twin's codes, as patterns."""
     with np.errstate(invalid="ignore"):  # a signalling NaN
         numbers = x.astype(np.float64).tolist()
-    return np.array([exact.encode(each, fmt, overflow=way.overflow, rounding=way.rounding) for each in numbers], np.uint8)
+    return np.array(
+        [exact.encode(each, fmt, overflow=way.overflow, rounding=way.rounding) for each in numbers], np.uint8
+    )
 
 
 def golden(x: Array, fmt: ElementFormat, way: Way) -> NDArray[np.uint8]:
@@ -105,7 +107,7 @@ TORCH_OVERFLOW = {"e4m3fn": "saturate", "e5m2": "ieee", "e4m3fnuz": "ieee", "e5m
 
 
 def torch_codes(x: Array, fmt: ElementFormat) -> NDArray[np.uint8]:
-    """torch's cast on the CPU."""
+    """What torch makes of x on the CPU."""
     import torch
 
     if x.dtype == ml_dtypes.bfloat16:
