@@ -147,7 +147,7 @@ def _translate(held: Cache, pages: Bytes, slots: NDArray[np.int64], segment: Seg
             token, head, column = np.unravel_index(int(np.argmax(lost)), lost.shape)
             place = _place(held.layout, region, int(slots[token]), int(head), int(column))
             raise InputError(
-                f"{place} is {scales[token, head, column]}, which float32 cannot hold {translated.factor:g} times"
+                f"{place} is {scales[token, head, column]!s}, which float32 cannot hold {translated.factor:g} times"
             )
         region.write(pages, block, slot, doubled.astype("<f4").view(np.uint8))
 
@@ -157,7 +157,7 @@ def _scaled(scale: np.float32 | None, level: Level, factor: float, side: str) ->
         return None
     made = np.float32(_times(np.array([scale]), level, factor)[0])
     if not np.isfinite(made) or _times(np.array([made]), level, 1 / factor)[0] != scale:
-        raise InputError(f"{side}_scale is {scale}, which float32 cannot hold {factor:g} times")
+        raise InputError(f"{side}_scale is {scale!s}, which float32 cannot hold {factor:g} times")
     return made
 
 

@@ -16,6 +16,7 @@ from kvformat.cli.convert import convert
 from kvformat.cli.explain import explain
 from kvformat.cli.layout import layout
 from kvformat.cli.outcome import CANNOT_JUDGE, INTERRUPTED, complain, refuse, say
+from kvformat.cli.size import size
 from kvformat.cli.sweep import sweep
 from kvformat.cli.table import table
 from kvformat.errors import InputError
@@ -34,6 +35,7 @@ app.command("explain", context_settings={"ignore_unknown_options": True})(explai
 app.command("table")(table)
 app.command("layout")(layout)
 app.command("convert")(convert)
+app.command("size")(size)
 app.command("sweep")(sweep)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(stream.app, name="stream")

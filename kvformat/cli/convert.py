@@ -61,7 +61,8 @@ def convert(
     if as_json:
         return print_json(document)
     for name, value in document["changed"].items():
-        say(f"{name}: {value[0]} -> {value[1]}")
+        before, after = ("-" if each is None else each for each in value)
+        say(f"{name}: {before} -> {after}")
     size = f"{result.pages.shape[0]} pages of {result.pages.shape[1]} bytes"
     say(f"{printable(target)}: {size}, {result.layout.name}, {made.recipe.name}")
     return HOLDS

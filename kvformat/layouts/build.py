@@ -257,7 +257,9 @@ def _head_sizes(form: Form, where: str, head_size: int | None, head_size_v: int 
 
 def _fixed(what: str, value: object, only: int, where: str) -> int:
     """A size, which may be left out, and must not be another one, where the layout has one only."""
-    size = only if only and value is None else _size(what, value)
+    if value is None and not only:
+        raise InputError(f"{where} needs {what}: an integer of at least 1")
+    size = only if value is None else _size(what, value)
     if only and size != only:
         raise InputError(f"{where} needs {what} {only}; got {size}")
     return size

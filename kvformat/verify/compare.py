@@ -19,7 +19,7 @@ from kvformat.recipes.program import Recipe
 from kvformat.recipes.quantizer import Quantized, checked, statistics, tensor_scale
 from kvformat.verify.dump import Dump
 from kvformat.verify.explain import explain_code, explain_scale
-from kvformat.verify.identify import identify
+from kvformat.verify.identify import SIDES, identify
 from kvformat.verify.report import Report, Tally
 
 Side = cache.Side
@@ -50,7 +50,7 @@ class _Piece:
 
     def expected(self, dump: Dump, x: NDArray[Any]) -> Quantized:
         """What its recipe makes of its dims."""
-        return cache.quantize_for(dump.layout, checked(x), self.recipe, self.scale, self.segment)
+        return _expected(dump, x, self.recipe, self.scale, self.segment)
 
     def found(self, dump: Dump, slots: NDArray[np.int64]) -> Quantized:
         """What the pages hold of it."""
@@ -97,7 +97,9 @@ def check(dump: Dump, *, recipe: str | Recipe | None = None, progress: Progress 
         raise InputError(
             "no token of the dump has a slot (all of slot_mapping is negative), so there is nothing to judge"
         )
-    scales: dict[Side, np.float32 | None] = {side: _tensor_scale(dump, side, how) for side in dump.layout.sides}
+    scales: dict[Side, np.float32 | None] = {
+        side: _tensor_scale(dump, side, how) for side in SIDES if side in dump.layout.sides
+    }
     tallies = {piece: Tally(piece.side, *_labels(piece)) for piece in _pieces(dump, how, scales)}
     first: Place | None = None
     for start, stop in _chunks(dump):
@@ -207,6 +209,12 @@ def _allow_rows(
     for part, mask in wrong.items():
         tally.allowed += int(np.count_nonzero(rows[part] & good[part]))
         mask.reshape(-1, mask.shape[2])[suspect] = ~good[part]
+
+
+def _expected(
+    dump: Dump, x: NDArray[Any], how: Recipe, scale: np.float32 | None, segment: Segment | None = None
+) -> Quantized:
+    return cache.quantize_for(dump.layout, checked(x), how, scale, segment)
 
 
 def _wrong_codes(expected: Quantized, found: Quantized) -> NDArray[np.bool_]:

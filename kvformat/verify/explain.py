@@ -41,7 +41,7 @@ def explain_code(row: NDArray[Any], expected: Quantized, found: Quantized, head:
     return {
         "input": bits_of(x),
         "scale": _stored_scales(expected, scales, head, dim),
-        "quotient": _quotient(how, scales, x, fmt),
+        "quotient": _quotient(how, scales, row, dim, fmt),
         "expected": _code(codes["expected"], scales, how, fmt),
         "found": _code(codes["found"], scales, how, fmt),
     }
@@ -135,16 +135,38 @@ def _code(code: int, scales: Mapping[str, Number], how: Recipe, fmt: ElementForm
     return {"code": name, "element": _text(float(exact.decode(pattern, fmt))), "value": _text(float(value))}
 
 
-def _quotient(how: Recipe, scales: Mapping[str, Number], x: Any, fmt: ElementFormat) -> dict[str, Any] | None:
+def _quotient(
+    how: Recipe, scales: Mapping[str, Number], row: NDArray[Any], dim: int, fmt: ElementFormat
+) -> dict[str, Any] | None:
     """What the recipe rounds to a code, before rounding: in real arithmetic, and as its own operations give it."""
+    if how.prepare or (how.inner and how.inner.trials):
+        return None  # what is rounded is not this element, or one of several candidates
     last = _last_quotient(how.code)
     if last is None:
         return None
     until = replace(how.code, operations=how.code.operations[: last + 1])
     target = until.operations[last].target
-    inputs = {**scales, "x": number(float(x))}
-    real, computed = (evaluate(until, inputs, rounding=rounding)[target] for rounding in (False, True))
+    element_value = number(float(row[dim]))
+    real, computed = (
+        evaluate(
+            until, {**_around(how, scales, row, dim, rounding=rounds), **scales, "x": element_value}, rounding=rounds
+        )[target]
+        for rounds in (False, True)
+    )
     return {"operation": str(until.operations[last]), **_before_rounding(real, computed, fmt)}
+
+
+def _around(
+    how: Recipe, scales: Mapping[str, Number], row: NDArray[Any], dim: int, *, rounding: bool
+) -> Mapping[str, Any]:
+    """What the program of the scale within the row left, which the code may read: the scale before it was stored."""
+    inner = how.inner
+    if inner is None:
+        return {}
+    width = row.size // inner.granularity.columns(row.size)
+    start = dim // width * width
+    group = [number(float(each)) for each in row[start : start + width].astype(np.float32)]
+    return evaluate(inner.program, {level.name: scales[level.name] for level in how.outer}, group, rounding=rounding)
 
 
 def _before_rounding(real: Any, computed: Any, fmt: ElementFormat | None) -> dict[str, Any]:

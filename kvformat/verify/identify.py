@@ -19,6 +19,7 @@ from kvformat.recipes.program import Recipe
 from kvformat.verify.dump import Dump
 
 Side = Literal["k", "v"]
+SIDES: tuple[Side, ...] = ("k", "v")
 
 #: elements judged at once; the interval reader keeps some twenty arrays of this size
 _CHUNK = 1 << 16

@@ -21,8 +21,11 @@ def refusal(name="vllm-0.33", **changed):
 @pytest.mark.parametrize(
     "changed, message",
     [
-        ({"name": "vllm-0.3", "mode": "none"}, "unknown layout 'vllm-0.3'; did you mean vllm-0.33?"),
-        ({"mode": "nvfp"}, "unknown mode 'nvfp'; did you mean nvfp4?"),
+        (
+            {"name": "vllm-0.3", "mode": "none"},
+            "unknown layout 'vllm-0.3'; did you mean vllm-0.33 or vllm-0.33-mla or vllm-0.33-indexer?",
+        ),
+        ({"mode": "nvfp"}, "unknown mode 'nvfp'; did you mean nvfp4 or nvfp4_ds_mla?"),
         ({"mode": "nvfp4", "order": "NDH"}, "unknown order 'NDH'; did you mean NHD or HND?"),
         ({"mode": "nvfp4", "order": "nhd"}, "unknown order 'nhd'; known: HND, NHD"),
         ({"mode": "nvfp4", "v_scales": "swizzle"}, "unknown v_scales 'swizzle'; did you mean swizzled?"),

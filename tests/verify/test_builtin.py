@@ -92,8 +92,8 @@ def test_a_judge_that_sees_nothing_fails_every_row(monkeypatch):
 def test_a_judge_that_names_another_place_fails_every_row(monkeypatch):
     right = compare._explain
 
-    def wrong(dump, how, scale, place):
-        return right(dump, how, scale, place) | {"dim": place.column ^ 1}
+    def wrong(dump, place):
+        return right(dump, place) | {"dim": place.column ^ 1}
 
     monkeypatch.setattr(compare, "_explain", wrong)
     assert len(failing(builtin.run())) == len(CASES)
