@@ -84,7 +84,7 @@ def steps(ladder, fmt):
 @pytest.mark.parametrize("overflow", ["saturate", "ieee"])
 def test_a_typed_number_has_the_code_neighbours_midpoints_and_ties_of_the_command_line(explorer, capsys, overflow):
     explorer.select_option("#overflow", overflow)
-    for index, text in enumerate(NUMBERS):
+    for index, text in enumerate(NUMBERS if overflow == "saturate" else NUMBERS[::2]):
         rounding = ELEMENTS["e8m0fnu"].roundings[index % 3]
         explorer.select_option("#rounding", rounding)
         explorer.fill("#value", text)

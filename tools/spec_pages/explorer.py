@@ -29,8 +29,8 @@ SOURCES = Path(__file__).resolve().parents[1] / "explorer"
 _AUTHORITIES = Path(__file__).resolve().parents[2] / "spec" / "vectors" / "elements" / "authorities.json"
 _SCRIPTS = ("numbers.js", "elements.js", "pages.js", "main.js")
 _HAIR = Fraction(1, 2**1200)
-#: the pages one can choose; the block sizes, for layouts whose swizzles need larger blocks, in turn
-_SIZES = ({"num_kv_heads": 2, "head_size": 64}, {"num_kv_heads": 8, "head_size": 128})
+#: the pages one can choose and their least block size; larger ones, for layouts whose swizzles need them, in turn
+_SIZES = (({"num_kv_heads": 2, "head_size": 64}, 4), ({"num_kv_heads": 8, "head_size": 128}, 16))
 _BLOCK_SIZES = (4, 16, 32, 64, 128)
 
 
@@ -157,15 +157,17 @@ def _pages() -> Iterator[dict[str, Any]]:
 
 def _layouts(entry: Entry, form: Form, mode: str, order: str, choice: str | None) -> Iterator[Layout]:
     """A small page, and one of the usual size where the layout leaves a choice."""
-    sizes = _SIZES if not form.head_size else ({"num_kv_heads": form.num_kv_heads, "head_size": form.head_size},)
-    for size, least in zip(sizes, (0, 16), strict=False):
-        asked = {**size, "num_kv_heads": form.num_kv_heads or size["num_kv_heads"]}
-        for block_size in filter(lambda each: each >= least, _BLOCK_SIZES):
+    fixed = {"num_kv_heads": form.num_kv_heads, "head_size": form.head_size}
+    for size, least in _SIZES[:1] if form.num_kv_heads else _SIZES:
+        asked = {**size, **{name: count for name, count in fixed.items() if count}}
+        for block_size in filter(lambda each: each >= least, _BLOCK_SIZES):  # noqa: B023 used at once
             try:
                 yield layout(entry.name, mode=mode, order=order, v_scales=choice, block_size=block_size, **asked)
             except kvformat.InputError:
                 continue
             break
+        else:
+            raise AssertionError(f"{entry.name} in mode {mode}: no page of {asked}")
 
 
 def _page(made: Layout) -> dict[str, Any]:
