@@ -156,6 +156,32 @@ def covering(segment: Segment, recipe: Recipe, scale: np.float32 | None) -> tupl
     return (find_recipe(segment.recipe), None) if segment.recipe else (recipe, scale)
 
 
+def check_fits(layout: Layout, recipe: Recipe) -> None:
+    """Raises InputError, saying what differs, for a layout that has no place for what the recipe stores.
+
+    Some modes have several records: recipes of mode fp8_ds_mla have scales of 32 or 8 bits, for 128 or 64 dims.
+    """
+    for side in layout.sides:
+        for segment in layout.segments(side):
+            how, _ = covering(segment, recipe, None)
+            wide = sum(region.columns * region.bits // region.copies for region in segment.scales)
+            number = sum(region.columns for region in segment.scales)
+            columns, bits = _stored(how, len(segment.dims))
+            if (number, wide) != (columns, columns * bits):
+                held = f"{number} of {wide // number} bits" if number else "none"
+                stored = f"{columns} scales of {bits} bits" if columns else "no scales"
+                where = f"layout {layout.name} in mode {layout.mode} has {held}"
+                raise InputError(f"recipe {how.name} stores {stored} for {len(segment.dims)} dims; {where}")
+
+
+def _stored(recipe: Recipe, dims: int) -> tuple[int, int]:
+    """How many page scales a recipe stores for a row of so many dims, and the bits of one."""
+    inner = recipe.inner
+    if inner is None:
+        return 0, 0
+    return inner.granularity.columns(dims), 32 if inner.store == "float32" else element(inner.store.split()[0]).bits
+
+
 def quantize_for(
     layout: Layout, x: NDArray[Any], recipe: Recipe, scale: np.float32 | None, segment: Segment | None = None
 ) -> Quantized:
@@ -262,6 +288,7 @@ def _recipe_for(layout: Layout, recipe: str | Recipe | None) -> Recipe:
     how = find_recipe(default if recipe is None else recipe)
     if how.mode != layout.mode:
         raise InputError(f"recipe {how.name} is for mode {how.mode}; this layout is for mode {layout.mode}")
+    check_fits(layout, how)
     return how
 
 

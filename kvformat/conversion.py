@@ -55,23 +55,29 @@ class Translation:
             kept = self.source.nan_input_code
             return f"a NaN other than 0x{kept:02X}: {name} would not give it back"
         if value == 0:
-            return f"-0, which {name} does not have"
+            return f"-0, which {name} does not have; its sign can be dropped"
         return f"{value:g}, for which {name} has no code at {self.factor:g} times the scale"
 
 
 def convert(
-    held: Cache, layout: Layout | None = None, recipe: str | Recipe | None = None, *, drop_padding: bool = False
+    held: Cache,
+    layout: Layout | None = None,
+    recipe: str | Recipe | None = None,
+    *,
+    drop_padding: bool = False,
+    drop_zero_signs: bool = False,
 ) -> Cache:
     """The same cache in another layout, with the codes of another recipe, or both.
 
     layout: see `kvformat.layouts.rearrange`. recipe: one whose codes are of another element format; scales are adjusted
-    so that every value stays what it is. Raises InputError where something would be lost, naming the first byte.
+    so that every value stays what it is. drop_zero_signs: a -0 that the format does not have becomes 0. Raises
+    InputError where something would be lost, naming the first byte.
     """
     pages, how = held.pages, held.recipe
     scales = {"k": held.k_scale, "v": held.v_scale}
     if recipe is not None and find_recipe(recipe) != how:
         target = find_recipe(recipe)
-        translated = translation(how, target)
+        translated = translation(how, target, drop_zero_signs=drop_zero_signs)
         _check_levels(how, target)
         pages = _translated(held, translated)
         if how.outer:
@@ -82,7 +88,7 @@ def convert(
     return Cache(pages, layout or held.layout, how, scales["k"], scales["v"])
 
 
-def translation(source: Recipe, target: Recipe) -> Translation:
+def translation(source: Recipe, target: Recipe, *, drop_zero_signs: bool = False) -> Translation:
     """From the codes of one recipe to those of another. Raises InputError for recipes between which there is none."""
     if source.element is None or target.element is None or source.element == target.element:
         same = f"codes of {source.name} and {target.name} are of the same format"
@@ -98,6 +104,8 @@ def translation(source: Recipe, target: Recipe) -> Translation:
             table[code] = there.nan_input_code if code == here.nan_input_code else -1
         else:
             table[code] = by_value.get((here.value(code) / factor, bool(code & here.sign_bit)), -1)
+    if drop_zero_signs and here.has_negative_zero and not there.has_negative_zero:
+        table[here.sign_bit] = 0
     return Translation(here, there, factor, table)
 
 

@@ -86,7 +86,7 @@ def test_exactly_the_bytes_without_a_counterpart_are_refused(recipe, other, lost
 @pytest.mark.parametrize(
     "code, recipe, other, why",
     [
-        (0x80, CSRC, FNUZ, "-0, which e4m3fnuz does not have"),
+        (0x80, CSRC, FNUZ, "-0, which e4m3fnuz does not have; its sign can be dropped"),
         (0xFF, CSRC, FNUZ, "a NaN other than 0x7F: e4m3fnuz would not give it back"),
         (0x7F, FNUZ, CSRC, "240, for which e4m3fn has no code at 0.5 times the scale"),
         (0xFF, FNUZ, CSRC, "-240, for which e4m3fn has no code at 0.5 times the scale"),
@@ -97,6 +97,15 @@ def test_a_refusal_says_what_would_be_lost(code, recipe, other, why):
         convert(held([0] * 70 + [code], recipe), recipe=other)
     # a cell is K and V: dim 6 of slot 1 is byte 128 + 6
     assert str(error.value) == f"K data of slot 1, head 0, dim 6 (byte 134 of page 0) is 0x{code:02X}, {why}"
+
+
+def test_the_sign_of_a_zero_is_dropped_only_if_asked():
+    start = held([0x00, 0x80, 0x81, 0x01])
+    made = convert(start, recipe=FNUZ, drop_zero_signs=True)
+    assert made.layout.region(side="k").read(made.pages, [0], [0]).ravel()[:4].tolist() == [0x00, 0x00, 0x81, 0x01]
+    assert refusal(held([0xFF]), FNUZ).endswith("a NaN other than 0x7F: e4m3fnuz would not give it back")
+    back = convert(held([0x01, 0x00], FNUZ), recipe=CSRC, drop_zero_signs=True)
+    assert back.layout.region(side="k").read(back.pages, [0], [0]).ravel()[:2].tolist() == [0x01, 0x00]
 
 
 def test_scales_in_the_page_double_and_come_back():

@@ -1,4 +1,4 @@
-"""Build the format reference as a static site: pages of spec/ through MkDocs Material, explorer and vectors beside them.
+"""Build the format reference as a static site: spec/ through MkDocs Material, explorer and vectors beside it.
 
     python tools/build_site.py [--output DIR]      default build/site; needs the extra `site`
 
@@ -54,7 +54,9 @@ def _leaf(left: set[str], path: str, title: str) -> dict[str, str]:
 
 def _leaves(left: set[str], folder: str) -> Nav:
     held = sorted(path for path in left if path.startswith(folder))
-    return [_leaf(left, path, path.removeprefix(folder).removesuffix(".md").replace("README", "Overview")) for path in held]
+    return [
+        _leaf(left, path, path.removeprefix(folder).removesuffix(".md").replace("README", "Overview")) for path in held
+    ]
 
 
 def _families(left: set[str]) -> Nav:

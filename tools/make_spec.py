@@ -14,7 +14,21 @@ import argparse
 import sys
 from pathlib import Path
 
-from spec_pages import atlas, diagrams, dtypes, elements, explorer, glossary, holding, index, layouts, recipes, sizes, vendors
+from spec_pages import (
+    atlas,
+    conversions,
+    diagrams,
+    dtypes,
+    elements,
+    explorer,
+    glossary,
+    holding,
+    index,
+    layouts,
+    recipes,
+    sizes,
+    vendors,
+)
 from spec_pages.text import MARK
 
 SPEC = Path(__file__).resolve().parents[1] / "spec"
@@ -22,7 +36,8 @@ SPEC = Path(__file__).resolve().parents[1] / "spec"
 
 def generate() -> dict[str, str]:
     """The text of every generated file by its path under spec/. Raises AssertionError for a statement that is false."""
-    parts = (index, glossary, holding, elements, diagrams, recipes, vendors, atlas, layouts, sizes, dtypes, explorer)
+    text = (index, glossary, holding, recipes, vendors, atlas, sizes, conversions, dtypes)
+    parts = (*text, elements, layouts, diagrams, explorer)
     return {name: text for part in parts for name, text in part.files().items()}
 
 
@@ -39,7 +54,7 @@ def differences(files: dict[str, str], target: Path) -> list[str]:
 
 
 def stale(files: dict[str, str], target: Path) -> list[Path]:
-    """Files that an earlier run wrote and this one would not: marked pages, the tables beside the elements, drawings."""
+    """Files that an earlier run wrote and this one would not: marked pages, tables of elements, drawings."""
     pages = [path for path in sorted(target.rglob("*.md")) if path.read_text(encoding="utf-8").startswith(MARK)]
     tables = sorted((target / "elements").glob("*.csv"))
     drawings = sorted(target.rglob("*.svg"))

@@ -1,4 +1,4 @@
-"""kvformat convert: a dump's pages in another layout, or with codes of another format; lossless, or refused."""
+"""kvformat convert: pages in another layout, or with codes of another format; lossless, or refused."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import typer
 
 from kvformat.cli.outcome import HOLDS, print_json, printable, say
 from kvformat.cli.recipes import find
+from kvformat.errors import InputError
 from kvformat.layouts import load_layout
 
 if TYPE_CHECKING:
     from kvformat.layouts import Layout
-    from kvformat.verify.dump import Dump
+    from kvformat.verify.dump import Dump, Pages
 
 
 def convert(
-    source: Annotated[str, typer.Argument(metavar="DUMP", help="The dump (a safetensors file) to convert.")],
-    target: Annotated[str, typer.Argument(metavar="OUT", help="The dump to write.")],
-    layout: Annotated[str | None, typer.Option(help="Layout of the new pages; that of DUMP if not given.")] = None,
+    source: Annotated[
+        str, typer.Argument(metavar="PAGES", help="A dump, or pages alone: a safetensors file with a dump's metadata.")
+    ],
+    target: Annotated[str, typer.Argument(metavar="OUT", help="The file to write, of the same kind.")],
+    layout: Annotated[str | None, typer.Option(help="Layout of the new pages; that of PAGES if not given.")] = None,
     order: Annotated[str | None, typer.Option(help="NHD or HND.")] = None,
     v_scales: Annotated[str | None, typer.Option(help="swizzled or linear, where the layout has the choice.")] = None,
     nibbles: Annotated[str | None, typer.Option(help="low_first or high_first, for 4-bit codes.")] = None,
@@ -29,6 +32,9 @@ def convert(
         str | None, typer.Option(help="Recipe whose codes are of another format (fn, fnuz): codes and scales change.")
     ] = None,
     drop_padding: Annotated[bool, typer.Option("--drop-padding", help="Padding may hold anything; it goes.")] = False,
+    drop_zero_signs: Annotated[
+        bool, typer.Option("--drop-zero-signs", help="A -0 that the new format does not have becomes 0.")
+    ] = False,
     layout_file: Annotated[str | None, typer.Option(help="A TOML file with a layout that is named.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
@@ -39,23 +45,20 @@ def convert(
     from kvformat.conversion import Cache
     from kvformat.conversion import convert as converted
     from kvformat.recipes import recipe as find_recipe
-    from kvformat.verify.dump import Dump
+    from kvformat.verify.dump import load_any
 
     if layout_file:
         load_layout(layout_file)
-    dump = Dump.load(source)
+    dump = load_any(source)
     choices = {"order": order, "v_scales": v_scales, "nibbles": nibbles, "block_size": block_size}
     wanted = _wanted(dump.layout, layout, page_bytes, choices)
     how = find_recipe(dump.layout.recipe if dump.recipe is None else dump.recipe)
     held = Cache(dump.pages, dump.layout, how, dump.k_scale, dump.v_scale)
-    made = converted(held, wanted, find(recipe) if recipe else None, drop_padding=drop_padding)
-    result = replace(
-        dump.declaring(made.recipe),
-        pages=made.pages,
-        layout=made.layout,
-        k_scale=made.k_scale,
-        v_scale=made.v_scale,
-    )
+    target_recipe = find(recipe) if recipe else None
+    made = converted(held, wanted, target_recipe, drop_padding=drop_padding, drop_zero_signs=drop_zero_signs)
+    new: dict[str, Any] = {"pages": made.pages, "layout": made.layout, "k_scale": made.k_scale, "v_scale": made.v_scale}
+    # what declared no recipe meant its layout's, which the new layout's is not
+    result = replace(dump, **new, recipe=made.recipe.name)
     result.save(target)
     document = _document(dump, result, made.recipe.name)
     if as_json:
@@ -80,6 +83,11 @@ def _wanted(held: Layout, name: str | None, page_bytes: int | None, choices: dic
         kept.pop("page_bytes")
     if moved and name is not None and name in LAYOUTS:
         form = LAYOUTS[name].form(held.mode)
+        if form.sides != held.sides:
+            lacking = (
+                "stores V, which these pages lack" if "v" in form.sides else "has no place for V, which would be lost"
+            )
+            raise InputError(f"layout {name} in mode {held.mode} {lacking}")
         if held.order not in form.orders:
             kept.pop("order")
         if held.v_scales not in dict(form.v_scales):
@@ -90,7 +98,7 @@ def _wanted(held: Layout, name: str | None, page_bytes: int | None, choices: dic
     return find_layout(**arguments)
 
 
-def _document(before: Dump, after: Dump, recipe: str) -> dict[str, Any]:
+def _document(before: Dump | Pages, after: Dump | Pages, recipe: str) -> dict[str, Any]:
     """What changed, from and to, and what the pages are now."""
     old, new = ({**dump.layout.spec, "k_scale": dump.k_scale, "v_scale": dump.v_scale} for dump in (before, after))
     names = [name for name in {**old, **new} if old.get(name) != new.get(name)]

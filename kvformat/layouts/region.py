@@ -175,11 +175,8 @@ class Region:
         index = self._index(pages, block, slot)
         rows = np.ascontiguousarray(view[index]).view(np.uint8)
         rows = rows.reshape(len(index[0]), self.heads, self._padded_row_bytes)
-        return (
-            _swapped(rows[..., : self.row_bytes])
-            if self.high_first
-            else np.ascontiguousarray(rows[..., : self.row_bytes])
-        )
+        kept = rows[..., : self.row_bytes]
+        return _swapped(kept) if self.high_first else np.ascontiguousarray(kept)
 
     def write(self, pages: Bytes, block: ArrayLike, slot: ArrayLike, rows: Bytes) -> None:
         """Store the rows of n tokens, uint8 (n, heads, row_bytes), in place: what `read` returns.

@@ -92,6 +92,7 @@ def check(dump: Dump, *, recipe: str | Recipe | None = None, progress: Progress 
     if recipe is not None:
         dump = dump.declaring(recipe)
     how = find_recipe(dump.layout.recipe if dump.recipe is None else dump.recipe).for_input(dump.key.dtype.name)
+    cache.check_fits(dump.layout, how)
     slots = np.flatnonzero(dump.slot_mapping >= 0)
     if not len(slots):
         raise InputError(
@@ -200,7 +201,7 @@ def _allow_rows(
     tally: Tally,
 ) -> None:
     """Clear in `wrong` what is admissible in these (token, head) rows."""
-    rows = {part: mask.reshape(-1, mask.shape[2])[suspect] for part, mask in wrong.items()}
+    rows = {part: _by_row(mask)[suspect] for part, mask in wrong.items()}
     outer = {level.name: point(np.float32(scale)) for level in how.outer} if scale is not None else {}
     codes = found.codes.view(np.uint8).reshape(-1, x.shape[2])[suspect]
     stored = found.scales.reshape(x.shape[0] * x.shape[1], -1)[suspect] if how.inner else rows["scale"]
@@ -208,7 +209,12 @@ def _allow_rows(
     good = dict(zip(("scale", "code"), within(elements, how, outer, codes, stored), strict=True))
     for part, mask in wrong.items():
         tally.allowed += int(np.count_nonzero(rows[part] & good[part]))
-        mask.reshape(-1, mask.shape[2])[suspect] = ~good[part]
+        _by_row(mask)[suspect] = ~good[part]
+
+
+def _by_row(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """A view (tokens * heads, columns), of no columns too."""
+    return mask.reshape(mask.shape[0] * mask.shape[1], mask.shape[2])
 
 
 def _expected(

@@ -225,7 +225,8 @@ def _scale_rows(first: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [("amax", "no finite element" if amax is None else f"{_bits(amax)} at dim {amax['dim']}")]
     if first["not_finite"]:
         rows.append(("not finite", f"{first['not_finite']} of the elements that share it"))
-    rows.append(("exact scale", f"{first['quotient']['exact']}{_rounding(first['quotient'])}"))
+    if first["quotient"] is not None:
+        rows.append(("exact scale", f"{first['quotient']['exact']}{_rounding(first['quotient'])}"))
     return rows + [(name, _code(first[name])) for name in ("expected", "found")]
 
 

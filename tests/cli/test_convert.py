@@ -9,6 +9,7 @@ import pytest
 
 import kvformat as kvf
 from kvformat.cli import main
+from kvformat.verify.dump import Pages
 
 SIZES = {"block_size": 4, "num_kv_heads": 2, "head_size": 64}
 
@@ -143,6 +144,43 @@ def test_padding_that_holds_something_is_refused_or_dropped(capsys, tmp_path):
     made = kvf.Dump.load(target)
     assert made.layout.page_bytes == 600  # what is not named stays
     assert kvf.check(made).ok
+
+
+def test_v_is_not_lost_and_not_made_up(capsys, tmp_path):
+    fused = kvf.layout("vllm-0.33", mode="none", block_size=4, num_kv_heads=1, head_size=576)
+    latent = kvf.layout("vllm-0.33-mla", mode="none", block_size=4)
+    source, target = tmp_path / "source.safetensors", tmp_path / "target.safetensors"
+    for page, name, says in (
+        (fused, "vllm-0.33-mla", "layout vllm-0.33-mla in mode none has no place for V, which would be lost"),
+        (latent, "vllm-0.33", "layout vllm-0.33 in mode none stores V, which these pages lack"),
+    ):
+        Pages(np.zeros((1, page.page_bytes), np.uint8), page, None).save(source)
+        assert main(["convert", str(source), str(target), "--layout", name]) == 2
+        assert says in capsys.readouterr().err
+    convert(capsys, source, target, "--layout", "flashinfer-mla")
+    assert Pages.load(target).layout.name == "flashinfer-mla"
+
+
+def test_pages_alone_are_converted_without_k_and_v(capsys, tmp_path, dump):
+    loaded = kvf.Dump.load(dump)
+    source, there, back = (tmp_path / f"{name}.safetensors" for name in ("source", "there", "back"))
+    Pages(loaded.pages, loaded.layout, loaded.recipe, loaded.k_scale, loaded.v_scale).save(source)
+    convert(capsys, source, there, "--layout", "sglang")
+    made = Pages.load(there)
+    assert (made.layout.name, made.layout.order, made.recipe) == ("sglang", "NHD", "golden/nvfp4")
+    assert (made.k_scale, made.v_scale, made.slot_mapping) == (loaded.k_scale, loaded.v_scale, None)
+    convert(capsys, there, back, "--layout", "vllm-0.33", "--order", "HND")
+    assert np.array_equal(Pages.load(back).pages, loaded.pages)
+
+
+def test_the_slots_of_pages_alone_go_with_them(capsys, tmp_path, dump):
+    loaded = kvf.Dump.load(dump)
+    source, target = tmp_path / "source.safetensors", tmp_path / "target.safetensors"
+    Pages(loaded.pages, loaded.layout, None, slot_mapping=loaded.slot_mapping, producer="a test").save(source)
+    convert(capsys, source, target, "--block-size", "8")
+    made = Pages.load(target)
+    assert np.array_equal(made.slot_mapping, loaded.slot_mapping)
+    assert (made.recipe, made.producer, made.pages.shape) == ("vllm-0.33/csrc/nvfp4", "a test", (1, 1152))
 
 
 def test_a_file_that_is_no_dump_is_refused(capsys, tmp_path):

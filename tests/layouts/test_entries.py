@@ -223,6 +223,20 @@ CELL = {"per": "cell", "record": ["k.code", "v.code"]}
             "bits must be at least 0; got -1",
         ),
         (described("x", [{"per": "cell", "record": [7]}]), "record must be a table; got 7"),
+        (described("x", [CELL], order="NDH"), "unknown order 'NDH'; did you mean NHD or HND?"),
+        (described("x", [{**CELL, "order": "N"}]), "unknown order 'N'"),
+        (
+            described("x", [{"per": "cell", "record": [{"part": "k.code", "dtype": "float64"}]}]),
+            "unknown dtype 'float64'; did you mean float16 or bfloat16 or float32?",
+        ),
+        (
+            described("x", [{"per": "cell", "record": [{"part": "k.code", "copies": 0}]}]),
+            "copies must be at least 1; got 0",
+        ),
+        (
+            described("x", [{**CELL, "tensor": "a"}, CELL, {**CELL, "tensor": "a"}]),
+            "the sections of a tensor must follow one another; got a, , a",
+        ),
     ],
 )
 def test_a_malformed_entry_is_one_line_that_says_where(entry, message):

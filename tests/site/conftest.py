@@ -1,4 +1,4 @@
-"""The built site and a real browser. Without them a person's run skips; where KVFORMAT_SITE=1 (CI), none may be missing."""
+"""The built site and a real browser. A person's run skips without them; where KVFORMAT_SITE=1 (CI), none is missing."""
 
 from __future__ import annotations
 

@@ -29,8 +29,27 @@ _RNG = np.random.default_rng(12)
 def _numbers():
     """Numbers as people write them: ties, one bit beside ties, the ends of each format, specials, all notations."""
     chosen = ["0.3", "-0.3", "0", "-0.0", "inf", "-Infinity", "nan", "1e-400", "-1e400", "3/8", "-7/3", "0x1.8p3", ".5"]
-    chosen += ["464", "464.00001", "61440", "61439.999999999999999999", "248", "6.000001", "127.5", "-128.5", "7.5", "2.5"]
-    chosen += ["1.0625000000009094947017729282379150390625", "1.0625", "0x1p-127", "0x1p-128", "0x1.8p-127", "1e38", "0x1p-17"]
+    chosen += [
+        "464",
+        "464.00001",
+        "61440",
+        "61439.999999999999999999",
+        "248",
+        "6.000001",
+        "127.5",
+        "-128.5",
+        "7.5",
+        "2.5",
+    ]
+    chosen += [
+        "1.0625000000009094947017729282379150390625",
+        "1.0625",
+        "0x1p-127",
+        "0x1p-128",
+        "0x1.8p-127",
+        "1e38",
+        "0x1p-17",
+    ]
     ties = [
         (a + b) / 2
         for name in ("e4m3fn", "e5m2fnuz", "e2m1fn")
@@ -70,7 +89,7 @@ def rows(page):
 
 
 def steps(ladder, fmt):
-    """The ladder of the command line or of the page as comparable rungs; the number itself counts where it has a code."""
+    """A ladder, of the command line or of the page, as comparable rungs; the number itself counts if it has a code."""
     found = []
     for rung in ladder:
         code = rung.get("code")
@@ -143,7 +162,9 @@ def test_a_typed_code_has_the_value_and_neighbours_of_the_command_line(explorer,
         CASES["codes"] += 1
 
 
-@pytest.mark.parametrize(("text", "is_code"), [("", False), ("1.2.3", False), ("0x", False), ("300", True), ("-1", True)])
+@pytest.mark.parametrize(
+    ("text", "is_code"), [("", False), ("1.2.3", False), ("0x", False), ("300", True), ("-1", True)]
+)
 def test_what_is_no_number_or_code_is_said_and_shows_no_answer(explorer, text, is_code):
     explorer.set_checked("#is-code", is_code)
     explorer.fill("#value", text)
@@ -168,7 +189,12 @@ def test_a_clicked_byte_and_a_place_are_what_the_command_line_says(explorer, cap
     assert shown["spec"]["order"] == order
     made = layout(**shown["spec"])
     assert shown["bytes"] == made.page_bytes
-    options = [word for key, value in shown["spec"].items() if key not in ("name", "mode") for word in (f"--{key}".replace("_", "-"), str(value))]
+    options = [
+        word
+        for key, value in shown["spec"].items()
+        if key not in ("name", "mode")
+        for word in (f"--{key}".replace("_", "-"), str(value))
+    ]
     command = ("layout", name, "--mode", mode, *options)
     for byte in _RNG.integers(0, made.page_bytes, 3).tolist():
         row, column = divmod(byte, ACROSS)

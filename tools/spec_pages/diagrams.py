@@ -69,7 +69,9 @@ def bit_fields(fmt: ElementFormat) -> str:
             at = _LEFT + cell * (fmt.bits - 1 - bit)
             parts.append(_box(at, 30, cell, 40, _FIELDS[name]))
             parts.append(_text(at + cell / 2, 22, str(bit), fill="#5b6575"))
-        meaning = f"{name}, bias {fmt.bias}" if name == "exponent" else "two's complement" if name == "integer" else name
+        meaning = (
+            f"{name}, bias {fmt.bias}" if name == "exponent" else "two's complement" if name == "integer" else name
+        )
         parts.append(_text(x + cell * width / 2, 55, name[0], fill="#fff"))
         parts.append(_text(x + cell * width / 2, 88, meaning))
     return _svg(100, f"bit fields of {fmt.name}", parts, 2 * _LEFT + cell * fmt.bits)

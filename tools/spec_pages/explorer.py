@@ -1,7 +1,7 @@
 """The explorer: one HTML page without a request, which searches tables of decision borders found by asking the codecs.
 
-Every border is the float64 where the golden codec's answer changes, and the exact twin must turn at the same real number:
-the page cannot round otherwise than the codecs do.
+Every border is the float64 where the golden codec's answer changes, and the exact twin must turn at the same real
+number: the page cannot round otherwise than the codecs do.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _layouts(entry: Entry, form: Form, mode: str, order: str, choice: str | None
     fixed = {"num_kv_heads": form.num_kv_heads, "head_size": form.head_size}
     for size, least in _SIZES[:1] if form.num_kv_heads else _SIZES:
         asked = {**size, **{name: count for name, count in fixed.items() if count}}
-        for block_size in filter(lambda each: each >= least, _BLOCK_SIZES):  # noqa: B023 used at once
+        for block_size in filter(lambda each: each >= least, _BLOCK_SIZES):
             try:
                 yield layout(entry.name, mode=mode, order=order, v_scales=choice, block_size=block_size, **asked)
             except kvformat.InputError:
@@ -192,4 +192,3 @@ def _region(region: Region) -> dict[str, Any]:
         "dimsPerEntry": region.dims_per_entry,
         "firstDim": region.first_dim,
     }
-

@@ -13,7 +13,12 @@ def files() -> dict[str, str]:
     shares = [(f"`{each.name}`", _shares(each)) for each in GRANULARITIES.values()]
     swizzles = [(f"`{each.name}`", each.source) for each in SWIZZLES.values()]
     modes = [
-        (f"`{each.name}`", each.element or "the values themselves", _page_scale(each), "yes" if each.tensor_scale else "no")
+        (
+            f"`{each.name}`",
+            each.element or "the values themselves",
+            _page_scale(each),
+            "yes" if each.tensor_scale else "no",
+        )
         for each in MODES.values()
     ]
     values = {

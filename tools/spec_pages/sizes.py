@@ -10,7 +10,7 @@ from typing import Any
 
 from kvformat.cli import main
 from kvformat.sizing import MODELS, modes_of
-from spec_pages.text import Statement, block, bullets, page, table
+from spec_pages.text import Statement, block, bullets, page, table, wrap
 
 _CONTEXT = 32768
 _MIB, _GIB = 1 << 20, 1 << 30
@@ -33,7 +33,11 @@ def files() -> dict[str, str]:
         "latent": _latent(),
         "compressed": _run("size", "deepseek-v4-pro", "--context", "1048576"),
         "window": _run("size", "gpt-oss-20b", "--context", "131072", "--mode", "fp8_per_tensor"),
-        "names": ", ".join(f"`{name}`" for name in MODELS),
+        "names": wrap(
+            f"MODEL is one of {', '.join(f'`{name}`' for name in MODELS)}, or the path of a `config.json` (or of the "
+            "directory it lies in), as models have it on the Hugging Face Hub. `--mode` asks for one mode, "
+            "`--block-size` says how many rows a page has: 16, and 64 of latent rows, if it is not given."
+        ),
     }
     return {"size.md": page("size.md", values)}
 
