@@ -10,7 +10,7 @@ from typing import Annotated, cast
 import typer
 
 from kvformat import __version__
-from kvformat.cli import recipes
+from kvformat.cli import recipes, stream, vectors
 from kvformat.cli.check import check
 from kvformat.cli.convert import convert
 from kvformat.cli.explain import explain
@@ -38,6 +38,8 @@ app.command("convert")(convert)
 app.command("size")(size)
 app.command("sweep")(sweep)
 app.add_typer(recipes.app, name="recipes")
+app.add_typer(stream.app, name="stream")
+app.add_typer(vectors.app, name="vectors")
 
 
 def _print_version(asked: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from kvformat.errors import InputError
 from kvformat.layouts import LAYOUTS, Digit, Explanation, Layout, Region, layout
 from kvformat.layouts.entry import Entry, Form
+from spec_pages import diagrams
 from spec_pages.formulas import LETTERS, Formulas, formulas
 from spec_pages.statements_layouts import BOUNDS, CITED, PURPOSES
 from spec_pages.text import block, bullets, grid, page, page_part, table, wrap
@@ -30,8 +31,9 @@ _USUAL = {"block_size": 64, "num_kv_heads": 8, "head_size": 128}
 
 
 def files() -> dict[str, str]:
-    """Path under spec/ and text of the pages of the layouts."""
-    return {f"layouts/{name}.md": _page(entry) for name, entry in LAYOUTS.items()}
+    """Path under spec/ and text of the pages of the layouts, and of the maps that they show."""
+    pages = {f"layouts/{name}.md": _page(entry) for name, entry in LAYOUTS.items()}
+    return pages | diagrams.map_files(page for entry in LAYOUTS.values() for page in _drawn(entry))
 
 
 def _page(entry: Entry) -> str:
@@ -52,7 +54,7 @@ def _page(entry: Entry) -> str:
     )
 
 
-def _made(entry: Entry, mode: str, sizes: Mapping[str, Any], **choices: Any) -> Layout:
+def made(entry: Entry, mode: str, sizes: Mapping[str, Any], **choices: Any) -> Layout:
     """The layout of those sizes, but for what the form fixes. Raises InputError for a page that it cannot have."""
     form = entry.form(mode)
     fixed = {"num_kv_heads": form.num_kv_heads, "head_size": form.head_size}
@@ -66,7 +68,7 @@ def _pages(entry: Entry, mode: str, order: str, sizes: Mapping[str, Any]) -> Ite
     """The layouts of a mode and order: one for each choice of V scales, where there is a choice."""
     choices: list[str | None] = [name for name, _ in entry.form(mode).v_scales] or [None]
     for choice in choices:
-        yield _made(entry, mode, sizes, order=order, v_scales=choice)
+        yield made(entry, mode, sizes, order=order, v_scales=choice)
 
 
 def _small(entry: Entry, mode: str) -> Mapping[str, Any]:
@@ -128,6 +130,13 @@ def _section(entry: Entry, modes: list[str]) -> str:
     return "\n\n".join(parts)
 
 
+def _drawn(entry: Entry) -> Iterator[Layout]:
+    """The pages whose maps are drawn: those of each section."""
+    for modes in _modes(entry):
+        for orders in _orders(entry.form(modes[0])):
+            yield from _pages(entry, modes[0], orders[0], _small(entry, modes[0]))
+
+
 def _orders(form: Form) -> list[tuple[str, ...]]:
     """The orders of a mode, together where there is one head and they do not differ."""
     if form.num_kv_heads == 1:
@@ -179,6 +188,7 @@ def _whole(page: Layout, title: str) -> str:
         _regions(regions, found),
         _where(found),
         _digits(regions),
+        _image(page),
         block(_map_text(_map(page))),
     ]
     return "\n\n".join(filter(None, parts))
@@ -191,7 +201,11 @@ def _changed(page: Layout, other: Layout, title: str) -> str:
     lines = [row for row in _map(page) if row not in set(_map(other))]
     intro = f"As with {other.v_scales} V scales, but for:"
     parts = [f"{title}, V scales {page.v_scales}", intro, _regions(regions, found), _where(found), _digits(regions)]
-    return "\n\n".join(filter(None, (*parts, block(_map_text(lines)))))
+    return "\n\n".join(filter(None, (*parts, _image(page), block(_map_text(lines)))))
+
+
+def _image(page: Layout) -> str:
+    return f"![map of the page]({diagrams.map_path(page)})"
 
 
 def _where(found: Formulas) -> str:
