@@ -3,3 +3,5 @@
 from kvformat.verify.compare import check as check
 from kvformat.verify.dump import Dump as Dump
 from kvformat.verify.report import Report as Report
+from kvformat.verify.diagnosis import Diagnosis as Diagnosis
+from kvformat.verify.diagnosis import diagnose as diagnose

@@ -145,3 +145,15 @@ def extremes(dump: Dump, side: Side, *, written: bool = False) -> NDArray[np.flo
         ends = [finite.min(), finite.max()] if finite.size else []
         kept.append(np.array([*ends, *x[~np.isfinite(x)][:64]], np.float32))
     return np.concatenate(kept)
+
+
+def extremes_of_heads(dump: Dump, side: Side) -> NDArray[np.float32]:
+    """`extremes` for each head: (1, heads, elements); a head without NaN or Inf has zeros for them."""
+    ends: list[NDArray[np.float32]] = []
+    for start, stop in _chunks(dump):
+        x = dump.rows(side, start, stop).astype(np.float32)
+        finite = np.where(np.isfinite(x), x, np.float32(0))
+        odd = [np.where((test(x)).any(axis=(0, 2)), np.float32(value), np.float32(0))
+               for test, value in ((np.isnan, np.nan), (np.isposinf, np.inf), (np.isneginf, -np.inf))]  # fmt: skip
+        ends.append(np.concatenate([finite.min(axis=0), finite.max(axis=0), np.stack(odd, axis=1)], axis=1))
+    return np.concatenate(ends, axis=1)[None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 from kvformat.verify.diagnosis.edits import Edit
@@ -239,7 +240,7 @@ FAULTS: tuple[Fault, ...] = (
         "pytorch/ao#4725, sgl-project/sglang#31712; csrc/cpu/cpu_attn_fp8.hpp in vLLM 0.33.0",
         ALL,
         (*_of_nan("NaN to the largest", "{max}"), *_of_nan("NaN to the most negative", "-{max}"),
-         *_of_nan("NaN to -128", "-128")[:2]),
+         *(replace(each, modes=_INT8) for each in _of_nan("NaN to -128", "-128")[:2])),
     ),  # fmt: skip
     Fault(
         "nan-to-zero",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import ml_dtypes
@@ -30,7 +30,7 @@ from kvformat.recipes.program import Level, Program, Recipe, is_constant
 from kvformat.verify.diagnosis.edits import edited
 from kvformat.verify.diagnosis.fault import Variant
 from kvformat.verify.dump import Dump
-from kvformat.verify.identify import SIDES, Side, as_given, extremes
+from kvformat.verify.identify import SIDES, Side, as_given, extremes, extremes_of_heads
 
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
@@ -59,11 +59,36 @@ class Rows:
     #: the scales may be anything
     any_scale: bool = False
 
+    @cached_property
+    def nan_codes(self) -> NDArray[np.int64]:
+        """Where a code, one a byte, is NaN: flat indices of its bytes."""
+        return np.flatnonzero(is_nan(self.codes, self.code_dtype))
+
+    @cached_property
+    def nan_scales(self) -> NDArray[np.int64]:
+        """Where a scale in the page is NaN: flat indices of its bytes."""
+        return np.flatnonzero(is_nan(self.scales, self.scale_dtype))
+
     @property
     def digest(self) -> tuple[Any, ...]:
         """What tells these rows from others."""
         mask = None if self.known is None else self.known.tobytes()
         return self.codes.tobytes(), self.scales.tobytes(), mask, self.any_scale, self.code_dtype
+
+
+def is_nan(stored: NDArray[np.uint8], dtype: str) -> Mask:
+    """Which bytes of stored codes, scales or values belong to a NaN: (all of them,). A 4-bit code is none."""
+    if dtype not in BINARY:
+        return _nan_table(dtype)[stored.reshape(-1)]
+    kind = np.dtype(BINARY[dtype])
+    with np.errstate(invalid="ignore"):  # ml_dtypes widens to ask, and a signalling NaN makes that "invalid"
+        return np.repeat(np.isnan(np.ascontiguousarray(stored).view(kind).reshape(-1)), kind.itemsize)
+
+
+@cache
+def _nan_table(dtype: str) -> Mask:
+    nan_codes = element(dtype).nan_codes if dtype and element(dtype).bits == 8 else ()
+    return np.isin(np.arange(256), nan_codes)
 
 
 class Bench:
@@ -76,6 +101,12 @@ class Bench:
         self._x: dict[tuple[Side, int | None], tuple[Array, Mask | None]] = {}
         self._extremes: dict[tuple[Side, bool], Array] = {}
         self._heads: dict[Side, Array] = {}
+
+    def on(self, tokens: NDArray[np.int64]) -> Bench:
+        """The same dump's other tokens; what was found out about all of them is kept."""
+        other = Bench(self.dump, self.declared, tokens)
+        other._extremes, other._heads = self._extremes, self._heads
+        return other
 
     def x(self, side: Side, step: int | None = 0) -> tuple[Array, Mask | None]:
         """The tokens `step` further, float32 (tokens, heads, dims), and which of them exist; None: the first token."""
@@ -99,11 +130,9 @@ class Bench:
         return self._extremes[side, written]
 
     def of_heads(self, side: Side) -> Array:
-        """By head, elements that reduce to what its rows do: float32 (1, heads, 2 * dims)."""
+        """By head, elements that reduce to what its rows do: float32 (1, heads, 2 * dims + 3)."""
         if side not in self._heads:
-            source = self.dump.key if side == "k" else self.dump.value
-            whole = [np.asarray(end(source, axis=0)).astype(np.float32) for end in (np.min, np.max)]
-            self._heads[side] = np.concatenate(whole, axis=-1)[None]
+            self._heads[side] = extremes_of_heads(self.dump, side)
         return self._heads[side]
 
     # --- one side by one variant --------------------------------------------------------------------------------

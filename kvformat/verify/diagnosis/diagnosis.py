@@ -104,9 +104,8 @@ class Diagnosis:
     layout: Mapping[str, Any]
     #: what the declared recipe and layout explain
     own: Explanation
-    #: tokens that every hypothesis was tried on, those the first explanations were confirmed on, and all with a slot
+    #: tokens that every hypothesis was tried on; the explanations listed were counted on all `tokens` that have a slot
     sampled: int
-    confirmed: int
     tokens: int
     #: hypotheses that were compared with the bytes
     tried: int
@@ -135,7 +134,6 @@ class Diagnosis:
             "explained": self.explained,
             "explanations": [each.to_json() for each in self.explanations],
             "sampled": self.sampled,
-            "confirmed": self.confirmed,
             "tokens": self.tokens,
             "tried": self.tried,
         }
@@ -150,7 +148,7 @@ class Diagnosis:
         for place, each in enumerate(self.explanations, 1):
             lines += _lines(place, each)
         judged = f"{self.sampled:,} tokens" if self.sampled == self.tokens else (
-            f"{self.sampled:,} of {self.tokens:,} tokens, then the best ones on {self.confirmed:,}"
+            f"{self.sampled:,} of {self.tokens:,} tokens, those above then on all"
         )  # fmt: skip
         return "\n".join([*lines, f"  {self.tried:,} hypotheses tried on {judged}"])
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from kvformat.elements.formats import ELEMENTS, element
 from kvformat.recipes.program import Recipe
-from kvformat.verify.diagnosis.bench import BINARY, RIGHT, Bench, Rows
+from kvformat.verify.diagnosis.bench import RIGHT, Bench, Rows, is_nan
 from kvformat.verify.diagnosis.fault import Fault, Variant
 from kvformat.verify.diagnosis.remaps import SIDES, Frame, Packing, Part, Places, right_places
 from kvformat.verify.identify import Side
@@ -34,6 +34,8 @@ class Arithmetic:
     variant: Variant = RIGHT
     #: steps away from what the dump declares
     departures: int = 0
+    #: the per-tensor scale that fits, where the variant asks for one and it is known
+    fitted: np.float32 | None = None
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ class Geometry:
     fault: Fault | None = None
     variant: Variant = RIGHT
     departures: int = 0
+
+    def at(self, places: Places) -> Geometry:
+        """The same for other tokens."""
+        return replace(self, places=places)
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,29 @@ class Sheet:
             self._place[side].append(places[side])
         return True
 
+    def take(self, candidate: Arithmetic) -> None:
+        """Take an arithmetic that was on another sheet: it applies."""
+        self.arithmetics.append(candidate)
+        for side in SIDES:
+            made = self.bench.rows(side, candidate.recipe, candidate.variant, candidate.fitted)
+            assert made is not None
+            self._place[side].append(len(self._made[side]))
+            self._made[side].append(made)
+
+    def settled(self, side: Side, choice: Choice) -> Arithmetic:
+        """What a choice says of a side, a scale that fits as the number that it is."""
+        candidate = self.arithmetics[choice.arithmetic]
+        if self._place[side][choice.arithmetic] >= 0:
+            return candidate
+        fitted = self.fit(side, candidate, self.found[choice.geometry])
+        return replace(candidate, fitted=np.float32(1) if fitted is None else fitted)
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes of the pages the tokens have."""
+        rows = [self.rows(side, Choice(0, 0)) for side in SIDES]
+        return sum(packed(each, "low first").size + each.scales.size for each in rows)
+
     def _placed(self, side: Side, rows: Rows) -> int:
         key = side, rows.digest
         if key not in self._distinct:
@@ -107,9 +136,8 @@ class Sheet:
         place = self._place[side][choice.arithmetic]
         if place >= 0:
             return self._made[side][place]
-        candidate = self.arithmetics[choice.arithmetic]
-        fitted = self.fit(side, candidate, self.found[choice.geometry])
-        made = self.bench.rows(side, candidate.recipe, candidate.variant, np.float32(1) if fitted is None else fitted)
+        candidate = self.settled(side, choice)
+        made = self.bench.rows(side, candidate.recipe, candidate.variant, candidate.fitted)
         assert made is not None
         return made
 
@@ -151,7 +179,7 @@ class Sheet:
         wrong = np.concatenate([mask.reshape(-1) for side in masks for mask in side[0]])
         unknown = sum(_count(mask) for side in masks for mask in side[1])
         lost = found.contested.lost(wrong)
-        return _WRONG * _count(wrong & ~lost) + unknown + _count(lost)
+        return _WRONG * _count(wrong & ~lost) + unknown
 
     # --- a per-tensor scale that fits -----------------------------------------------------------------------------
 
@@ -232,8 +260,9 @@ class Found:
             wrong = self._not_blank(found, rows)
         else:
             wrong = found != expected
-            if wrong.any():
-                _forgive_nan(wrong, found, expected, rows.scale_dtype if scale else rows.code_dtype, rows)
+            nan = rows.nan_scales if scale else rows.nan_codes
+            if nan.size:
+                wrong.reshape(-1)[nan] &= ~is_nan(found, rows.scale_dtype if scale else rows.code_dtype)[nan]
         unknown = np.zeros(expected.shape, bool)
         if rows.known is not None:
             unknown |= ~rows.known[:, None, None]
@@ -309,32 +338,14 @@ def unpacked(found: Bytes, bits: int, packing: Packing) -> Bytes:
     return np.stack([first, second], axis=-1).reshape(*found.shape[:-1], -1)
 
 
-def _forgive_nan(wrong: Mask, found: Bytes, expected: Bytes, dtype: str, rows: Rows) -> None:
-    """Two NaN are equal."""
-    if dtype in ELEMENTS:
-        nan_codes = element(dtype).nan_codes
-        if nan_codes and not (rows.bits == 4 and dtype == rows.code_dtype):
-            wrong &= ~(np.isin(found, nan_codes) & np.isin(expected, nan_codes))
-        return
-    numbers = [np.ascontiguousarray(each).view(_dtype(dtype)) for each in (found, expected)]
-    with np.errstate(invalid="ignore"):
-        both = np.isnan(numbers[0]) & np.isnan(numbers[1])
-    if both.any():
-        wrong &= ~np.repeat(both, _dtype(dtype).itemsize, axis=-1)
-
-
-def _dtype(name: str) -> np.dtype[Any]:
-    return np.dtype(BINARY[name])
-
-
 def _count(mask: Mask) -> int:
     return int(np.count_nonzero(mask))
 
 
-def geometries(frame: Frame, faults: Callable[[], Iterator[tuple[Fault, Variant]]]) -> list[Geometry]:
+def geometries(frame: Frame, faults: Iterable[tuple[Fault, Variant]]) -> list[Geometry]:
     """The declared layout first, then each layout fault that it leaves room for; equal addresses once."""
     found = [Geometry(frame.layout.name, right_places(frame))]
-    for fault, variant in faults():
+    for fault, variant in faults:
         assert variant.remap is not None
         places = variant.remap.places(frame)
         if places is not None and not any(all(places.same_as(each.places, side) for side in SIDES) for each in found):
