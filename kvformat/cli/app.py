@@ -12,8 +12,10 @@ import typer
 from kvformat import __version__
 from kvformat.cli import recipes
 from kvformat.cli.check import check
+from kvformat.cli.diagnose import diagnose
 from kvformat.cli.explain import explain
 from kvformat.cli.layout import layout
+from kvformat.cli.lint import lint
 from kvformat.cli.outcome import CANNOT_JUDGE, INTERRUPTED, complain, refuse, say
 from kvformat.cli.sweep import sweep
 from kvformat.cli.table import table
@@ -28,11 +30,13 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("check")(check)
+app.command("diagnose")(diagnose)
 # -0.0 and -inf are values, not options
 app.command("explain", context_settings={"ignore_unknown_options": True})(explain)
 app.command("table")(table)
 app.command("layout")(layout)
 app.command("sweep")(sweep)
+app.command("lint")(lint)
 app.add_typer(recipes.app, name="recipes")
 
 

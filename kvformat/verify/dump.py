@@ -29,7 +29,6 @@ VERSION = "1"
 #: dtypes of key and value, by the names that messages use
 INPUT_DTYPES = {np.dtype(t).name: np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16)}
 TENSORS = ("key", "value", "slot_mapping", "pages", "k_scale", "v_scale")
-OPTIONAL_TENSORS = ("k_scale", "v_scale")
 _FILE_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "U8": np.uint8,
                 "I64": np.int64}  # fmt: skip
 _SIZES = ("block_size", "num_kv_heads", "head_size", "head_size_v")
@@ -82,6 +81,7 @@ class Dump:
         """
         try:
             metadata, tensors = _open(Path(path))
+            _check_shapes(tensors)
             return _assemble(tensors, _layout_of(metadata, tensors), metadata.get("recipe"), metadata["producer"])
         except InputError as error:
             raise InputError(f"{_one_line(path)}: {error}") from error
@@ -240,7 +240,24 @@ def _import_safetensors() -> None:
         raise InputError("dump files need safetensors: pip install 'kvformat[cli]'") from error
 
 
-def _open(path: Path) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
+def load_pages(path: str | os.PathLike[str]) -> tuple[NDArray[np.uint8], Layout, NDArray[np.int64] | None]:
+    """The pages of a dump, their layout, and the slots of its tokens; the file needs nothing but `pages` and metadata.
+
+    Raises InputError, naming the file, for everything else.
+    """
+    try:
+        metadata, tensors = _open(Path(path), ("pages",))
+        pages, slots = tensors["pages"], tensors.get("slot_mapping")
+        if pages.dtype != np.uint8 or pages.ndim != 2 or not pages.size:
+            found = f"{pages.dtype.name} of shape {_shape(pages.shape)}"
+            raise InputError(f"pages is {found}; it must be uint8 of shape (num_blocks, page_bytes), not empty")
+        made = _layout_of({"producer": "", **metadata}, tensors)
+        return pages, made, None if slots is None else check_slots(slots, len(pages) * made.block_size)
+    except InputError as error:
+        raise InputError(f"{_one_line(path)}: {error}") from error
+
+
+def _open(path: Path, needed: tuple[str, ...] = TENSORS[:4]) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
     """Metadata and tensors of a dump file. The tensors are views of the mapped file."""
     _import_safetensors()
     from safetensors import SafetensorError, safe_open
@@ -254,15 +271,14 @@ def _open(path: Path) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
             _check_version(metadata)
             views = {name: file.get_slice(name) for name in file.keys() if name in TENSORS}  # noqa: SIM118
             kinds = {name: (view.get_dtype(), tuple(view.get_shape())) for name, view in views.items()}
-        missing = [name for name in TENSORS if name not in kinds and name not in OPTIONAL_TENSORS]
+        missing = [name for name in needed if name not in kinds]
         if missing:
-            raise InputError(f"the dump has no tensor {missing[0]!r}; it needs {', '.join(TENSORS[:4])}")
+            raise InputError(f"the dump has no tensor {missing[0]!r}; it needs {', '.join(needed)}")
         tensors = _map(path, kinds)
     except SafetensorError as error:
         raise InputError(f"is not a whole safetensors file: {_one_line(error)}") from error
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or _one_line(error)}") from error
-    _check_shapes(tensors)
     return metadata, tensors
 
 

@@ -37,6 +37,19 @@ def _only(sides: str) -> str:
 
 
 @dataclass(frozen=True)
+class Inseparable:
+    """Hypotheses that the K and V of a dump cannot tell apart, and why."""
+
+    #: "fault: variant", or "right" for a writer without one
+    names: tuple[str, ...]
+    why: str
+
+    def __str__(self) -> str:
+        more = len(self.names) - 6
+        return f"{' = '.join(self.names[:6])}{f' and {more} more' if more > 0 else ''}; {self.why}"
+
+
+@dataclass(frozen=True)
 class Explanation:
     """One or more hypotheses that leave the same bytes."""
 
@@ -75,8 +88,8 @@ class Explanation:
 
     @property
     def complete(self) -> bool:
-        """No byte contradicts it."""
-        return self.wrong == 0 and self.explained > 0
+        """No byte contradicts it, and it speaks of more than an eighth of them."""
+        return self.wrong == 0 and self.explained > self.total // 8
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
@@ -109,6 +122,8 @@ class Diagnosis:
     tokens: int
     #: hypotheses that were compared with the bytes
     tried: int
+    #: of a probe: what it could not tell apart
+    inseparable: tuple[Inseparable, ...] = ()
 
     @property
     def status(self) -> int:
@@ -136,6 +151,7 @@ class Diagnosis:
             "sampled": self.sampled,
             "tokens": self.tokens,
             "tried": self.tried,
+            "inseparable": [asdict(each) for each in self.inseparable],
         }
 
     def __str__(self) -> str:
@@ -150,14 +166,15 @@ class Diagnosis:
         judged = f"{self.sampled:,} tokens" if self.sampled == self.tokens else (
             f"{self.sampled:,} of {self.tokens:,} tokens, those above then on all"
         )  # fmt: skip
-        return "\n".join([*lines, f"  {self.tried:,} hypotheses tried on {judged}"])
+        lines.append(f"  {self.tried:,} hypotheses tried on {judged}")
+        return "\n".join([*lines, *(f"  not told apart: {each}" for each in self.inseparable)])
 
     def _headline(self, best: Explanation) -> str:
         if self.ok:
             needed = f", {self.own.allowance:,} bytes within its bounds" if self.own.allowance else ""
             return f"as declared: {self.declared} explains all {self.own.total:,} bytes{needed}"
         if not best.complete:
-            share = f"{best.wrong:,} of {best.total:,} bytes"
+            share = f"{best.total - best.explained:,} of {best.total:,} bytes"
             return f"UNEXPLAINED: nothing gives all bytes; {best.first} is nearest, {share} differ"
         first = best.first
         if not first.faults:

@@ -132,6 +132,8 @@ class _Editor:
 
     def _code(self, edit: Edit) -> Program:
         operations = list(self.recipe.code.operations)
+        if edit.rounding or edit.quotient or edit.then or "code" in edit.reciprocal:
+            operations = _unfused(operations, keep_half=not edit.rounding)
         if edit.quotient:
             place = _chain(operations, "x")
             target = operations[place].target
@@ -220,7 +222,8 @@ def _lines(text: str, names: dict[str, str], place: int) -> list[Operation]:
     """The operations of a text, its inner results under names that no recipe uses."""
     filled = string.Formatter().vformat(text, (), names)
     parsed = Program.parse(filled).operations
-    inner = {op.target for op in parsed if re.fullmatch(r"t[0-9]+", op.target)} - set(names.values())
+    written = {line.partition("=")[0].strip() for line in filled.splitlines()}
+    inner = {op.target for op in parsed if re.fullmatch(r"t[0-9]+", op.target)} - written
     renamed = {name: f"edit{place}_{name}" for name in inner}
     return [
         replace(op, target=renamed.get(op.target, op.target), operands=tuple(renamed.get(o, o) for o in op.operands))
@@ -245,6 +248,21 @@ def _chain(operations: Sequence[Operation], start: str) -> int:
     if last is None:
         raise _NotThereError
     return last
+
+
+def _unfused(operations: list[Operation], *, keep_half: bool) -> list[Operation]:
+    """x * r + copysign(0.5, x * r) in two roundings, which has a quotient of its own; or without the half."""
+    made = {op.target: op for op in operations}
+    result = []
+    for op in operations:
+        half = made.get(op.operands[-1]) if op.word in ("fma", "add") else None
+        if half is not None and half.word == "copysign" and half.operands[0] == "0.5":
+            scaled = half.operands[1]
+            op = replace(op, word="add", operands=(scaled, half.target)) if keep_half else replace(
+                op, word="mul", operands=(scaled, "1")
+            )  # fmt: skip
+        result.append(op)
+    return result
 
 
 def _exchange_reciprocal(operations: list[Operation], place: int) -> None:

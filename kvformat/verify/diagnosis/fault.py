@@ -57,6 +57,8 @@ class Variant:
     remap: Remap | None = None
     #: the modes of the fault in which this variant occurs, all of them if empty
     modes: tuple[str, ...] = ()
+    #: why no input tells it from a right writer, where that is so
+    never: str = ""
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,13 @@ class Verdict:
     @property
     def rank(self) -> tuple[Any, ...]:
         """The better, the smaller."""
-        wrong = self.wrong if self.open <= most_open(self.explained.size) else self.explained.size
-        return wrong, self.allowance > 0, self.open - self.lost, self.candidate.departures, self.approximate, self.allowance
+        return self.distance, self.allowance > 0, self.open - self.lost, self.candidate.departures, self.approximate
+
+    @property
+    def distance(self) -> int:
+        """0 where nothing contradicts it, else how many bytes it does not explain."""
+        credible = self.wrong == 0 and self.open <= most_open(self.explained.size)
+        return 0 if credible else max(self.wrong + self.open, 1)
 
 
 def most_open(total: int) -> int:

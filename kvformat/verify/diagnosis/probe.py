@@ -30,7 +30,7 @@ _UNWRITTEN = 0xA5
 #: two: with those 1 / g is exact. fp8: K's is short, so that quotients of bfloat16 numbers can be ties; V's is not, so
 #: that a scale rounded to 16 bits is another one.
 _SCALES: Mapping[str, tuple[float, float]] = {
-    "fp8_per_tensor": (0.0615234375, 0.05718899145722389),
+    "fp8_per_tensor": (0.119140625, 0.05718899145722389),
     "nvfp4": (0.3095238208770752, 0.0020616319961845875),
 }
 

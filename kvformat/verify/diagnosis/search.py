@@ -20,7 +20,9 @@ from kvformat.verify.diagnosis.bench import Bench
 from kvformat.verify.diagnosis.catalogue import variants
 from kvformat.verify.diagnosis.confirm import Counts, confirm, counted
 from kvformat.verify.diagnosis.diagnosis import Diagnosis, Explanation
+from kvformat.verify.diagnosis.inseparable import inseparable
 from kvformat.verify.diagnosis.judge import Candidate, Judge, Verdict, most_open
+from kvformat.verify.diagnosis.probe import PRODUCER
 from kvformat.verify.diagnosis.remaps import SIDES, Frame
 from kvformat.verify.diagnosis.sheet import Arithmetic, Choice, Sheet, geometries
 from kvformat.verify.dump import Dump
@@ -46,7 +48,7 @@ def diagnose(
 
     Every recipe of the catalogue and every fault of `FAULTS`, alone and one of arithmetic with one of layout, is
     compared with the bytes of the dump's tokens; of a large dump with a sample that has its differences in it, and the
-    best ones then with all of it. recipe: what the dump is taken to declare, whatever it says. progress: called with
+    best ones then with all of it. Of a dump made of a probe it also says what these K and V cannot tell apart. recipe: what the dump is taken to declare, whatever it says. progress: called with
     (tokens done, tokens in all).
 
     Raises InputError where the dump cannot be judged: no token has a slot, or its recipe cannot take its K and V.
@@ -84,6 +86,7 @@ def diagnose(
         sampled=len(tokens),
         tokens=len(slots),
         tried=search.tried,
+        inseparable=inseparable(search.sheet.bench, declared) if dump.producer.startswith(PRODUCER) else (),
     )
 
 
@@ -106,7 +109,7 @@ class _Search:
         for each in self._others():
             self.sheet.add(Arithmetic(each, departures=1))
         best = self._judged()
-        if best[0].wrong:
+        if best[0].distance:
             for other in self._nearest_recipes():
                 for fault, variant in variants(self.dump.mode, "arithmetic", "scale"):
                     self.sheet.add(Arithmetic(other, fault, variant, 2))
@@ -180,8 +183,9 @@ class _Search:
             ])  # fmt: skip
             picked[side] = options.argmin(axis=0)
             total += options.min(axis=0)
-        size = self.sheet.num_bytes
-        return np.where((total & 0xFFFF_FFFF) > most_open(size), total + (size << 32), total), picked
+        wrong, open_ = total >> 32, total & 0xFFFF_FFFF
+        credible = (wrong == 0) & (open_ <= most_open(self.sheet.num_bytes))
+        return np.where(credible, open_, (wrong + open_) << 32), picked
 
 
 def _alike(recipe: Recipe, declared: Recipe) -> bool:
@@ -206,8 +210,8 @@ def _grouped(verdicts: list[Verdict], own: Verdict) -> list[Group]:
 
 def _listed(groups: list[Group], own: Verdict, most: int) -> list[Group]:
     """The complete groups and the best rival, or the nearest ones; and always what the dump declares."""
-    complete = [group for group in groups if not group[0].rank[0]][:most]
-    others = [group for group in groups if group[0].rank[0]]
+    complete = [group for group in groups if not group[0].distance][:most]
+    others = [group for group in groups if group[0].distance]
     listed = [*complete, *others[: 1 if complete else most]]
     if any(own.hypothesis == each.hypothesis for group in listed for each in group):
         return listed
