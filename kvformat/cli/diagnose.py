@@ -16,7 +16,9 @@ def diagnose(
     dump: Annotated[str | None, typer.Argument(metavar="[DUMP]", help="A dump (safetensors file).")] = None,
     recipe: Annotated[str | None, typer.Option(help="What the dump is taken to declare.")] = None,
     layout_file: Annotated[str | None, typer.Option(help="A TOML file with a layout that the dump may name.")] = None,
-    probe: Annotated[bool, typer.Option("--probe", help="Write a probe: a dump whose pages your kernel fills.")] = False,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Write a probe: a dump whose pages your kernel fills.")
+    ] = False,
     output: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Where the probe goes.")] = None,
     mode: Annotated[str | None, typer.Option(help="Mode of the probe.")] = None,
     layout: Annotated[str, typer.Option(help="Layout of the probe.")] = "vllm-0.33",

@@ -78,15 +78,11 @@ def identify(dump: Dump, declared: Recipe, token: int) -> Identity:
 class _Judge:
     """One recipe against the bytes of a dump."""
 
-    def __init__(
-        self, dump: Dump, recipe: Recipe, declared: Recipe, ends: Mapping[Side, NDArray[np.float32]]
-    ) -> None:
+    def __init__(self, dump: Dump, recipe: Recipe, declared: Recipe, ends: Mapping[Side, NDArray[np.float32]]) -> None:
         self.dump = dump
         self.recipe = recipe
         given: dict[Side, np.float32 | None] = {"k": dump.k_scale, "v": dump.v_scale}
-        self.outer = {
-            side: outer_scales(recipe, ends[side], as_given(recipe, declared, given[side])) for side in SIDES
-        }
+        self.outer = {side: outer_scales(recipe, ends[side], as_given(recipe, declared, given[side])) for side in SIDES}
 
     def holds(self, chunks: Sequence[tuple[int, int]]) -> bool:
         """Whether the recipe may give every code and scale of these tokens."""

@@ -85,7 +85,8 @@ def _scales_where(test: Callable[[Slots], Mask], text: str) -> Callable[[Slots],
 
 
 def _zero_scale(slots: Slots) -> Mask:
-    return (slots.scales == 0) & (slots.groups.max(axis=3) > 0)
+    broken: Mask = (slots.scales == 0) & (slots.groups.max(axis=3) > 0)
+    return broken
 
 
 def _one_for_all(slots: Slots) -> Iterator[Breach]:
@@ -172,7 +173,7 @@ def _other_format(slots: Slots) -> Iterator[Breach]:
 
 
 def _other_swizzle(slots: Slots) -> Iterator[Breach]:
-    full = slots.written.reshape(-1, slots.block_size).all(axis=1)
+    full: Mask = np.asarray(slots.written.reshape(-1, slots.block_size).all(axis=1))
     if slots.block_size % 4 or slots.scales.shape[2] % 4 or not full.any():
         return
     scales = slots.scales.reshape(len(full), slots.block_size, *slots.scales.shape[1:])[full]
@@ -297,7 +298,7 @@ PADDING = Rule(
     "somebody wrote there: a stride or a row is longer than the reader's",
     "vllm-project/vllm#49716; FlashML-org/FreeToken#354",
     ("none", "fp8_per_tensor", *_SCALED),
-    lambda slots: iter(()),
+    lambda _: iter(()),
 )
 
 #: every rule by id

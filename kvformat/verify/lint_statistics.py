@@ -45,7 +45,7 @@ def better_format(codes: Array, name: str) -> str | None:
 
 @cache
 def _log_masses(name: str) -> NDArray[np.float32]:
-    """log P(code), for each width: (widths, codes)."""
+    """The log of P(code), for each width: (widths, codes)."""
     fmt = element(name)
     # widths w, w / 2, w / 4, w / 8 in equal parts; one code in 10^4 is anything
     masses = [np.mean([_masses(fmt, float(size) * 2.0**-k) for k in range(4)], axis=0) for size in _SIZES]
@@ -98,7 +98,7 @@ def _between_columns(logs: Array) -> float:
 
 def _swizzle(logs: Array) -> Array:
     """What lies where (t, s) goes: read as linear what was stored in groups of 4 tokens."""
-    blocks, slots, heads, columns = logs.shape
+    _, slots, _, columns = logs.shape
     t, s = np.arange(slots)[:, None], np.arange(columns)
     group = columns // 4
     return np.moveaxis(np.moveaxis(logs, 2, 1)[:, :, t // 4 * 4 + s // group, s % group * 4 + t % 4], 1, 2)
@@ -106,7 +106,7 @@ def _swizzle(logs: Array) -> Array:
 
 def _unswizzle(logs: Array) -> Array:
     """`_swizzle` undone: what was read as swizzled, read as linear."""
-    blocks, slots, heads, columns = logs.shape
+    _, slots, _, columns = logs.shape
     t, s = np.arange(slots)[:, None], np.arange(columns)
     group = columns // 4
     moved = np.empty_like(np.moveaxis(logs, 2, 1))

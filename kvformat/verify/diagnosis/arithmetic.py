@@ -13,9 +13,8 @@ _NVFP4 = ("nvfp4",)
 _NONE = ("none",)
 
 #: to a value of the format, toward zero: low mantissa bits cleared, a subnormal to a whole number of steps
-_TRUNCATED = (
-    "{c} = select(lt(abs({c}), {min_normal}), mul(round(mul({c}, {steps}), toward_zero), {step}), splice({c}, 0, {low}))"
-)
+_WHOLE_STEPS = "mul(round(mul({c}, {steps}), toward_zero), {step})"
+_TRUNCATED = f"{{c}} = select(lt(abs({{c}}), {{min_normal}}), {_WHOLE_STEPS}, splice({{c}}, 0, {{low}}))"
 
 #: nvfp4: how a code and a block scale may be computed; algebraically all the same
 _QUOTIENTS = (
@@ -239,9 +238,12 @@ FAULTS: tuple[Fault, ...] = (
         "fmin and fmax give a NaN up for the bound that they clamp to",
         "pytorch/ao#4725, sgl-project/sglang#31712; csrc/cpu/cpu_attn_fp8.hpp in vLLM 0.33.0",
         ALL,
-        (*_of_nan("NaN to the largest", "{max}"), *_of_nan("NaN to the most negative", "-{max}"),
-         *(replace(each, modes=_INT8) for each in _of_nan("NaN to -128", "-128")[:2])),
-    ),  # fmt: skip
+        (
+            *_of_nan("NaN to the largest", "{max}"),
+            *_of_nan("NaN to the most negative", "-{max}"),
+            *(replace(each, modes=_INT8) for each in _of_nan("NaN to -128", "-128")[:2]),
+        ),
+    ),
     Fault(
         "nan-to-zero",
         "arithmetic",

@@ -29,6 +29,7 @@ from kvformat.recipes.intervals import (
 from kvformat.recipes.program import Level, Program, Recipe, is_constant
 from kvformat.verify.diagnosis.edits import edited
 from kvformat.verify.diagnosis.fault import Variant
+from kvformat.verify.diagnosis.scopes import OUTER_SCOPES, SCOPES, Scene
 from kvformat.verify.dump import Dump
 from kvformat.verify.identify import SIDES, Side, as_given, extremes, extremes_of_heads
 
@@ -137,7 +138,9 @@ class Bench:
 
     # --- one side by one variant --------------------------------------------------------------------------------
 
-    def rows(self, side: Side, recipe: Recipe, variant: Variant = RIGHT, fitted: np.float32 | None = None) -> Rows | None:
+    def rows(
+        self, side: Side, recipe: Recipe, variant: Variant = RIGHT, fitted: np.float32 | None = None
+    ) -> Rows | None:
         """What a writer makes of the tokens; None where the variant does not apply to the recipe."""
         how = edited(recipe, variant.edit)
         if recipe.element is None:
@@ -177,7 +180,6 @@ class Bench:
             if made is None:
                 return None
             codes, stored, _ = made
-            x, _ = self.x(side)
             good = codes_inside(_grouped(found, how), element(how.element), codes).reshape(found.shape)
             scale = np.ones(scales.shape, bool)
             if how.inner is not None and variant.stored != "?":
@@ -263,7 +265,9 @@ class Bench:
         assert level is not None
         x, _ = self.x(side, step)
         groups = _grouped(x, how)
-        scope = SCOPES.get(variant.scope, _own)(self, side, step, groups)
+        scope: Array | None = groups
+        if variant.scope in SCOPES:
+            scope = SCOPES[variant.scope](Scene(self, side, step, groups))
         if scope is None:
             return None
         known: Known = run(level.program, outer, scope, bounds=bounds)
@@ -352,7 +356,7 @@ _EXACT, _STORED = "exact'", "stored'"
 
 
 def _binary_shape(name: str) -> dict[str, str]:
-    info: Any = ml_dtypes.finfo(BINARY[name])
+    info: Any = ml_dtypes.finfo(BINARY[name])  # type: ignore[no-untyped-call]
     return {"low": str(23 - info.nmant), "min_normal": repr(float(info.smallest_normal)), "max": repr(float(info.max))}
 
 
@@ -415,7 +419,11 @@ def _moved(value: Value, axis: int, step: int) -> Value:
 def _expression(text: str, inputs: Known, *, bounds: bool) -> Interval:
     if is_constant(text):
         return points(np.full((1, 1, 1), text, np.float32))
-    result = inputs[text] if text in inputs else run(_program(f"result_ = {text}"), inputs, np.zeros((1, 1, 1), np.float32), bounds=bounds)["result_"]
+    result = (
+        inputs[text]
+        if text in inputs
+        else run(_program(f"result_ = {text}"), inputs, np.zeros((1, 1, 1), np.float32), bounds=bounds)["result_"]
+    )
     assert isinstance(result, Interval)
     return result
 
@@ -423,62 +431,3 @@ def _expression(text: str, inputs: Known, *, bounds: bool) -> Interval:
 @cache
 def _program(text: str) -> Program:
     return Program.parse(text)
-
-
-# --- which elements a scale is made of ------------------------------------------------------------------------------
-
-Scope = Callable[[Bench, Side, int | None, Array], Array | None]
-
-
-def _own(bench: Bench, side: Side, step: int | None, groups: Array) -> Array | None:
-    return groups
-
-
-def _first_half(bench: Bench, side: Side, step: int | None, groups: Array) -> Array | None:
-    return groups[..., : groups.shape[-1] // 2]
-
-
-def _row(bench: Bench, side: Side, step: int | None, groups: Array) -> Array | None:
-    return None if groups.shape[2] == 1 else groups.reshape(*groups.shape[:2], 1, -1)
-
-
-def _pair(bench: Bench, side: Side, step: int | None, groups: Array) -> Array | None:
-    if groups.shape[2] % 2:
-        return None
-    paired = groups.reshape(*groups.shape[:2], groups.shape[2] // 2, -1)
-    return np.repeat(paired, 2, axis=2)
-
-
-def _token(bench: Bench, side: Side, step: int | None, groups: Array) -> Array | None:
-    if groups.shape[1] == 1:
-        return None
-    return np.moveaxis(groups, 1, 2).reshape(groups.shape[0], 1, groups.shape[2], -1)
-
-
-def _sides(bench: Bench, side: Side, step: int | None, groups: Array) -> Array | None:
-    both = [bench.x(each, step)[0] for each in SIDES]
-    if both[0].shape != both[1].shape:
-        return None
-    return np.concatenate([each.reshape(groups.shape) for each in both], axis=-1)
-
-
-def _head(bench: Bench, side: Side, step: int | None, groups: Array) -> Array | None:
-    return bench.of_heads(side)[:, :, None, :]
-
-
-def _tensor(bench: Bench, side: Side, step: int | None, groups: Array) -> Array | None:
-    return bench.extremes(side).reshape(1, 1, 1, -1)
-
-
-#: the elements whose amax makes a scale within a row: (.., .., scales, elements), None where that is no departure
-SCOPES: Mapping[str, Scope] = {
-    "first half": _first_half,
-    "row": _row,
-    "two blocks": _pair,
-    "token": _token,
-    "sides": _sides,
-    "head": _head,
-    "tensor": _tensor,
-}
-#: the same for the per-tensor scale
-OUTER_SCOPES = ("", "both tensors", "written tokens")

@@ -251,7 +251,7 @@ def _chain(operations: Sequence[Operation], start: str) -> int:
 
 
 def _unfused(operations: list[Operation], *, keep_half: bool) -> list[Operation]:
-    """x * r + copysign(0.5, x * r) in two roundings, which has a quotient of its own; or without the half."""
+    """Make two roundings of fma(x, r, copysign(0.5, x * r)), so that there is a quotient; or leave the half out."""
     made = {op.target: op for op in operations}
     result = []
     for op in operations:
@@ -266,13 +266,13 @@ def _unfused(operations: list[Operation], *, keep_half: bool) -> list[Operation]
 
 
 def _exchange_reciprocal(operations: list[Operation], place: int) -> None:
-    """a / b becomes a * (1 / b); a * (1 / b) becomes a / b."""
+    """Make a * (1 / b) of a / b, and a / b of a * (1 / b)."""
     operation = operations[place]
     a, b = operation.operands
     if operation.word == "div":
         inverse = f"inverse{place}"
-        operations[place : place + 1] = [Operation(inverse, "div", ("1", b)), replace(operation, word="mul",
-                                                                                       operands=(a, inverse))]  # fmt: skip
+        product = replace(operation, word="mul", operands=(a, inverse))
+        operations[place : place + 1] = [Operation(inverse, "div", ("1", b)), product]
         return
     for index in reversed(range(place)):
         made = operations[index]

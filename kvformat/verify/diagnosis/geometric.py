@@ -94,11 +94,13 @@ FAULTS: tuple[Fault, ...] = (
             Variant("scales as if pages had no padding", remap=PageStride("natural", ("scale",)), modes=SCALED),
             Variant("half a page", remap=PageStride("half")),
             Variant("two pages", remap=PageStride("double")),
-            *(Variant(f"pages padded to a multiple of {n}", remap=PageStride(n))
-              for n in (16, 64, 128, 256, 512, 1024, 4096)),
+            *(
+                Variant(f"pages padded to a multiple of {n}", remap=PageStride(n))
+                for n in (16, 64, 128, 256, 512, 1024, 4096)
+            ),
             *(Variant(f"records padded to a multiple of {n}", remap=AlignedRecord(n)) for n in (16, 32, 64, 128)),
         ),
-    ),  # fmt: skip
+    ),
     Fault(
         "slot-shift",
         "layout",

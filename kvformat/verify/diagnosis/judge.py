@@ -69,7 +69,9 @@ class Judge:
 
     def is_approximate(self, candidate: Candidate) -> bool:
         """Whether a recipe of the candidate has approximate instructions."""
-        return any(is_approximate(self.sheet.arithmetics[each.arithmetic].recipe) for each in candidate.choices.values())
+        return any(
+            is_approximate(self.sheet.arithmetics[each.arithmetic].recipe) for each in candidate.choices.values()
+        )
 
     def verdict(self, candidate: Candidate, *, bounds: bool) -> Verdict:
         """The candidate byte by byte. bounds: work out what approximate instructions allow."""

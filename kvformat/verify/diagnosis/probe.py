@@ -90,7 +90,9 @@ def _pool(generator: Any, made: Layout, dtype: np.dtype[Any], scale: float | Non
     special = np.stack([np.stack([row] * heads) for row in _special(generator, dims, scale)])
     special[:, 1::2] *= np.float32(0.75)  # no two heads alike
     special[:, :-1][~np.isfinite(special[:, :-1])] = 1  # one head is enough: a NaN may spoil more than its own row
-    ordinary = generator.normal(size=(_POOL // 8, heads, dims)) * 2.0 ** generator.integers(-6, 7, (_POOL // 8, heads, 1))
+    ordinary = generator.normal(size=(_POOL // 8, heads, dims)) * 2.0 ** generator.integers(
+        -6, 7, (_POOL // 8, heads, 1)
+    )
     bordering = _bordering(generator, made, dtype, scale)
     with np.errstate(over="ignore", invalid="ignore"):
         parts = [np.asarray(part, np.float32).astype(dtype) for part in (special, ordinary, bordering)]
@@ -135,16 +137,18 @@ def _bordering(generator: Any, made: Layout, dtype: np.dtype[Any], scale: float 
     x = x.astype(dtype).astype(np.float32)
     x[:, 0, 1:] = borders(generator, golden, x.astype(dtype), scale, width - 1)
     signs = generator.choice(np.array([-1, 1], np.float32), x.shape)
-    return (x * signs).reshape(_POOL, heads, dims)
+    rows_of_x: Array = (x * signs).reshape(_POOL, heads, dims)
+    return rows_of_x
 
 
 def _between_block_scales(generator: Any, count: int, scale: float, dtype: np.dtype[Any]) -> Array:
-    """amax of blocks whose scale lies on or beside the middle between two e4m3fn values."""
+    """The amax of blocks whose scale lies on or beside the middle between two e4m3fn values."""
     values = np.unique(np.abs(element("e4m3fn").values()[np.isfinite(element("e4m3fn").values())])).astype(np.float64)
     place = generator.integers(1, len(values) - 1, count)
     middle = ((values[place] + values[place + 1]) / 2 * 6 * np.float32(scale)).astype(dtype)
     bits = middle.view(f"u{dtype.itemsize}").astype(np.int64) + generator.integers(-1, 2, count)
-    return bits.astype(f"u{dtype.itemsize}").view(dtype).astype(np.float32)
+    amax: Array = bits.astype(f"u{dtype.itemsize}").view(dtype).astype(np.float32)
+    return amax
 
 
 def _between_values(generator: Any, shape: tuple[int, ...], name: str) -> Array:
@@ -152,7 +156,8 @@ def _between_values(generator: Any, shape: tuple[int, ...], name: str) -> Array:
     low = 16 if name == "bfloat16" else 13
     bits = generator.normal(size=shape).astype(np.float32).view(np.uint32) >> np.uint32(low) << np.uint32(low)
     offset = generator.integers(-1, 2, shape).astype(np.int64) + (1 << (low - 1))
-    return (bits.astype(np.int64) + offset).astype(np.uint32).view(np.float32)
+    between: Array = (bits.astype(np.int64) + offset).astype(np.uint32).view(np.float32)
+    return between
 
 
 # --- the tokens that separate ---------------------------------------------------------------------------------------
@@ -169,7 +174,7 @@ def _separating(made: Layout, pool: Mapping[Side, Array], scales: Mapping[Side, 
     )  # fmt: skip
     how = find_recipe(f"golden/{made.mode}").for_input(dump.key.dtype.name)
     bench = Bench(dump, how, slots)
-    marks = np.array([each for each in _marks(bench, how)]).astype(np.uint64)
+    marks = np.array(list(_marks(bench, how)), np.uint64)
     special = tokens - _POOL - _POOL // 8
     kept = _refined(marks, list(range(special)), _TOKENS)
     others = np.setdiff1d(np.arange(special, special + _POOL // 8), kept)
@@ -222,4 +227,5 @@ def _refined(marks: NDArray[np.uint64], first: list[int], most: int) -> list[int
 def _split(classes: NDArray[np.int64], marks: NDArray[np.uint64]) -> NDArray[np.int64]:
     _, inside = np.unique(marks, return_inverse=True)
     _, finer = np.unique(classes * np.int64(len(marks) + 1) + inside.reshape(-1), return_inverse=True)
-    return finer.reshape(-1).astype(np.int64)
+    places: NDArray[np.int64] = finer.reshape(-1).astype(np.int64)
+    return places

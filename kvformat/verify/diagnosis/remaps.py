@@ -1,4 +1,4 @@
-"""Where a writer puts its rows: the byte addresses of a layout, and the ways in which a faulty writer departs from it."""
+"""Where a writer puts its rows: the byte addresses of a layout, and how a faulty writer departs from them."""
 
 from __future__ import annotations
 
@@ -261,7 +261,9 @@ def _swizzled_rows(region: Region, how: Swizzling, frame: Frame) -> Addresses | 
     for _ in range(times):
         group = region.columns // 4
         t, s = t // 4 * 4 + s // group, s % group * 4 + t % 4
-    found: Addresses = base + np.broadcast_to(region.address(t, head, s) // 8, (len(slot), region.heads, region.columns))
+    found: Addresses = base + np.broadcast_to(
+        region.address(t, head, s) // 8, (len(slot), region.heads, region.columns)
+    )
     return found
 
 
@@ -362,7 +364,7 @@ class OtherLayout:
 
     def layout(self, declared: Layout) -> Layout | None:
         """The layout of that name in the declared one's sizes, None where it cannot have them."""
-        spec = {**declared.spec, "order": self.order, "v_scales": self.v_scales or None}
+        spec: dict[str, Any] = {**declared.spec, "order": self.order, "v_scales": self.v_scales or None}
         for key in ("name", "page_bytes"):
             spec.pop(key)
         try:
@@ -370,5 +372,3 @@ class OtherLayout:
         except InputError:
             return None
         return made if made.natural_bytes <= declared.page_bytes and made.regions != declared.regions else None
-
-

@@ -47,14 +47,14 @@ def _floors() -> tuple[Variant, ...]:
 def _zero_rules() -> tuple[Variant, ...]:
     values = {"0": _FLOAT_SCALES, "1": SCALED, "nan": SCALED, "448": _NVFP4, "0.125": _NVFP4, "0.015625": _NVFP4,
               "0.001953125": _NVFP4}  # fmt: skip
-    scale = "{{s}} = select(eq({{a}}, 0), {}, {{s}})"
     guarded = "{c} = select(eq({x}, 0), {x}, {c})"  # else 0 / 0 and 0 / NaN are NaN
-    return (
-        *(Variant(f"scale {value} where amax is 0", Edit(then_scale=scale.format(value)), modes=modes)
-          for value, modes in values.items()),
-        *(Variant(f"scale {value} where amax is 0, codes 0", Edit(then_scale=scale.format(value), last=guarded), modes=FP8)
-          for value in ("0", "nan")),
-    )  # fmt: skip
+
+    def rule(value: str, last: str, modes: tuple[str, ...]) -> Variant:
+        edit = Edit(then_scale=f"{{s}} = select(eq({{a}}, 0), {value}, {{s}})", last=last)
+        return Variant(f"scale {value} where amax is 0{', codes 0' if last else ''}", edit, modes=modes)
+
+    plain = [rule(value, "", modes) for value, modes in values.items()]
+    return (*plain, *(rule(value, guarded, FP8) for value in ("0", "nan")))
 
 
 def _others() -> tuple[Variant, ...]:
@@ -96,14 +96,20 @@ FAULTS: tuple[Fault, ...] = (
         CODED,
         (
             *(Variant(top, Edit(top=top), modes=_INT8) for top in ("127.5", "128", "127")),
-            *(Variant(f"{top}, codes from -128", Edit(top=top, constants=_WIDE_INT8), modes=_INT8)
-              for top in ("127.5", "128")),
-            Variant("127, codes from -128", Edit(constants=_WIDE_INT8), modes=_INT8,
-                    never="|x / scale| is at most 127, so no code goes below -127"),
+            *(
+                Variant(f"{top}, codes from -128", Edit(top=top, constants=_WIDE_INT8), modes=_INT8)
+                for top in ("127.5", "128")
+            ),
+            Variant(
+                "127, codes from -128",
+                Edit(constants=_WIDE_INT8),
+                modes=_INT8,
+                never="|x / scale| is at most 127, so no code goes below -127",
+            ),
             *(Variant(top, Edit(top=top), modes=FP8) for top in ("240", "224", "448", "57344")),
             *(Variant(f"6 * {top}", Edit(top=top), modes=_NVFP4) for top in ("240", "224", "256")),
         ),
-    ),  # fmt: skip
+    ),
     Fault(
         "scale-floor",
         "scale",
@@ -145,12 +151,16 @@ FAULTS: tuple[Fault, ...] = (
         "pytorch/FBGEMM#4237; compressed-tensors 0.20.1 helpers.py L84-127",
         CODED,
         (
-            *(Variant(name, Edit(then_scale=f"{{s}} = to({{s}}, {name})"), modes=SCALED)
-              for name in ("float16", "bfloat16")),
-            *(Variant(f"per-tensor scale in {name}", tensor=f"to(s, {name})", modes=(*_TENSOR, *_NVFP4))
-              for name in ("float16", "bfloat16")),
+            *(
+                Variant(name, Edit(then_scale=f"{{s}} = to({{s}}, {name})"), modes=SCALED)
+                for name in ("float16", "bfloat16")
+            ),
+            *(
+                Variant(f"per-tensor scale in {name}", tensor=f"to(s, {name})", modes=(*_TENSOR, *_NVFP4))
+                for name in ("float16", "bfloat16")
+            ),
         ),
-    ),  # fmt: skip
+    ),
     Fault(
         "unstored-scale",
         "scale",
@@ -160,8 +170,9 @@ FAULTS: tuple[Fault, ...] = (
         SCALED,
         (
             Variant("block scale before its rounding", used="exact", modes=_NVFP4),
-            Variant("the scale before it is stored", used="exact", modes=ROWS,
-                    never="a float32 scale is stored as it is"),
+            Variant(
+                "the scale before it is stored", used="exact", modes=ROWS, never="a float32 scale is stored as it is"
+            ),
             Variant("stored as float16", stored="to(s, float16)", modes=ROWS),
             Variant("stored as bfloat16", stored="to(s, bfloat16)", modes=ROWS),
             Variant("stored as a power of two, up", stored="pow2(s, up)", modes=ROWS),

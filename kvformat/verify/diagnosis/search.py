@@ -48,9 +48,9 @@ def diagnose(
 
     Every recipe of the catalogue and every fault of `FAULTS`, alone and one of arithmetic with one of layout, is
     compared with the bytes of the dump's tokens; of a large dump with a sample that has its differences in it, and the
-    best ones then with all of it. Of a dump made of a probe it also says what these K and V cannot tell apart. recipe: what the dump is taken to declare, whatever it says. progress: called with
-    (tokens done, tokens in all).
+    best ones then with all of it. Of a dump made of a probe it also says what these K and V cannot tell apart.
 
+    recipe: what the dump is taken to declare, whatever it says. progress: called with (tokens done, tokens in all).
     Raises InputError where the dump cannot be judged: no token has a slot, or its recipe cannot take its K and V.
     """
     if recipe is not None:
@@ -159,10 +159,10 @@ class _Search:
         for flat in chosen:
             a, g = divmod(flat, total.shape[1])
             options = [(a, g), (a, 0), (0, g), (0, 0)]
-            choices = {
-                side: self.sheet.plain(side, Choice(*options[int(picked[side][a, g])])) for side in SIDES
-            }
-            if a in (each.arithmetic for each in choices.values()) and g in (each.geometry for each in choices.values()):
+            choices = {side: self.sheet.plain(side, Choice(*options[int(picked[side][a, g])])) for side in SIDES}
+            if a in (each.arithmetic for each in choices.values()) and g in (
+                each.geometry for each in choices.values()
+            ):
                 found.append(Candidate(choices, int(total[a, g]), int(departures[a, g])))
         return found
 
@@ -201,7 +201,11 @@ def _grouped(verdicts: list[Verdict], own: Verdict) -> list[Group]:
     """Verdicts with the same bytes together, the best first. Of a group the plainest is first."""
     groups: dict[Any, Group] = {}
     for verdict in sorted([own, *verdicts], key=lambda each: each.rank):
-        key: Any = (verdict.explained.tobytes(), verdict.allowance > 0, str(verdict.hypothesis) if verdict.wrong else "")
+        key: Any = (
+            verdict.explained.tobytes(),
+            verdict.allowance > 0,
+            str(verdict.hypothesis) if verdict.wrong else "",
+        )
         group = groups.setdefault(key, [])
         if all(each.hypothesis != verdict.hypothesis for each in group):
             group.append(verdict)

@@ -1,4 +1,4 @@
-"""The score sheet: how many bytes of a dump each arithmetic at each place explains. Everything is counted, none drawn."""
+"""The score sheet: how many bytes of a dump each arithmetic explains where each geometry finds them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvformat.elements.formats import ELEMENTS, element
+from kvformat.layouts import LAYOUTS
 from kvformat.recipes.program import Recipe
 from kvformat.verify.diagnosis.bench import RIGHT, Bench, Rows, is_nan
 from kvformat.verify.diagnosis.fault import Fault, Variant
-from kvformat.verify.diagnosis.remaps import SIDES, Frame, Packing, Part, Places, right_places
+from kvformat.verify.diagnosis.remaps import SIDES, Frame, OtherLayout, Packing, Part, Places, right_places
 from kvformat.verify.identify import Side
 
 Mask = NDArray[np.bool_]
@@ -246,7 +247,7 @@ class Found:
             expected = packed(rows, self.places.packing) if part == "code" else rows.scales
             if part == "scale" and not expected.size:
                 continue
-            bad, open_ = self._masks_of((side, part), expected, rows)  # type: ignore[arg-type]
+            bad, open_ = self._masks_of((side, part), expected, rows)
             wrong.append(bad)
             unknown.append(open_)
         return tuple(wrong), tuple(unknown)
@@ -323,7 +324,7 @@ def packed(rows: Rows, packing: Packing) -> Bytes:
     halves = packing.startswith("halves")
     first, second = (codes[..., :half], codes[..., half:]) if halves else (codes[..., 0::2], codes[..., 1::2])
     low, high = (second, first) if packing.endswith("high first") else (first, second)
-    together: Bytes = low | high << 4
+    together: Bytes = low | (high << np.uint8(4))
     return together
 
 
@@ -343,11 +344,18 @@ def _count(mask: Mask) -> int:
 
 
 def geometries(frame: Frame, faults: Iterable[tuple[Fault, Variant]]) -> list[Geometry]:
-    """The declared layout first, then each layout fault that it leaves room for; equal addresses once."""
-    found = [Geometry(frame.layout.name, right_places(frame))]
-    for fault, variant in faults:
+    """The declared layout, each layout fault that it leaves room for, other layouts; the same addresses once."""
+    layout = frame.layout
+    found = [Geometry(layout.name, right_places(frame))]
+    remaps: list[tuple[str, Fault | None, Variant]] = [(layout.name, *each) for each in faults]
+    for name, entry in LAYOUTS.items():
+        form = dict(entry.modes).get(layout.mode)
+        choices = [choice for choice, _ in form.v_scales] or [""] if form and name != layout.name else []
+        others = (OtherLayout(name, layout.order, choice) for choice in choices)
+        remaps += [(name, None, Variant(name, remap=other)) for other in others]
+    for name, fault, variant in remaps:
         assert variant.remap is not None
         places = variant.remap.places(frame)
         if places is not None and not any(all(places.same_as(each.places, side) for side in SIDES) for each in found):
-            found.append(Geometry(frame.layout.name, places, fault, variant, 1))
+            found.append(Geometry(name, places, fault, variant, 1))
     return found

@@ -43,7 +43,7 @@ class Finding:
     def __str__(self) -> str:
         where = f"block {self.block}, page byte {self.byte}"
         if self.side is not None:
-            where = f"{self.side.upper()} {self.part}, block {self.block}, slot {self.slot}, head {self.head}, page byte {self.byte}"
+            where = f"{self.side.upper()} {self.part}, slot {self.slot}, head {self.head}, {where}"
         return f"{self.rule}: {where}: {self.text}"
 
 
@@ -85,7 +85,9 @@ class LintReport:
             return f"nothing found in {judged}; {len(RULES)} rules"
         lines = [f"{sum(self.counts.values()):,} findings in {judged}"]
         for rule, count in self.counts.items():
-            lines.append(f"  {rule} ({count:,}): {RULES[rule].meaning}; {RULES[rule].reason}; as in {RULES[rule].source}")
+            lines.append(
+                f"  {rule} ({count:,}): {RULES[rule].meaning}; {RULES[rule].reason}; as in {RULES[rule].source}"
+            )
             listed = [each for each in self.findings if each.rule == rule]
             lines += [f"    {str(each).removeprefix(f'{rule}: ')}" for each in listed[:4]]
         return "\n".join(lines)
@@ -115,9 +117,7 @@ def lint(
     return _lint(array, layout, mapped, progress)
 
 
-def lint_file(
-    path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
-) -> LintReport:
+def lint_file(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> LintReport:
     """`lint` of a safetensors file: a dump, or its `pages` and metadata alone, with `slot_mapping` or without."""
     pages, layout, slots = load_pages(path)
     return _lint(pages, layout, slots, progress)
@@ -231,5 +231,3 @@ def _in_padding(layout: Layout, padding: NDArray[np.uint8], block: int) -> Findi
     byte = layout.natural_bytes + int(np.flatnonzero(padding != usual)[0])
     text = f"0x{int(padding[byte - layout.natural_bytes]):02X} among 0x{int(usual):02X}"
     return Finding(PADDING.id, block, None, None, None, "padding", byte, text)
-
-
