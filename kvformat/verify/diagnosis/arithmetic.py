@@ -93,7 +93,8 @@ def _formats() -> tuple[Variant, ...]:
           for store in ("e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu up", "e8m0fnu down", "e8m0fnu nearest_even")),
     ]  # fmt: skip
     plain = [Variant(f"{name} bits", Edit(element=name), modes=_NONE) for name in ("float16", "bfloat16")]
-    return (*of_floats, *of_integers, *blocks, *plain)
+    raw = [Variant(f"{name} bits, not quantized", unquantized=name, modes=CODED) for name in ("bfloat16", "float16")]
+    return (*of_floats, *of_integers, *blocks, *plain, *raw)
 
 
 def _wider(top: str) -> tuple[tuple[str, str], ...]:
@@ -203,6 +204,7 @@ FAULTS: tuple[Fault, ...] = (
             _then("by way of bfloat16", "{q} = to({q}, bfloat16)"),
             _then("by way of float16, truncated", "{q} = splice({q}, 0, 13)"),
             _then("by way of bfloat16, truncated", "{q} = splice({q}, 0, 16)"),
+            _then("by way of float32", "{q} = to({q}, float32)"),
         ),
     ),
     Fault(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvformat.elements.formats import element
+from kvformat.elements.packing import unpack_nibbles
 from kvformat.recipes.admissible import trial_error
 from kvformat.recipes.intervals import (
     Flag,
@@ -29,6 +30,7 @@ from kvformat.recipes.intervals import (
 from kvformat.recipes.program import Level, Program, Recipe, is_constant
 from kvformat.verify.diagnosis.edits import edited
 from kvformat.verify.diagnosis.fault import Variant
+from kvformat.verify.diagnosis.remaps import Frame, in_mode_none, laid, right_places
 from kvformat.verify.diagnosis.scopes import OUTER_SCOPES, SCOPES, Scene
 from kvformat.verify.dump import Dump
 from kvformat.verify.identify import SIDES, Side, as_given, extremes, extremes_of_heads
@@ -40,6 +42,8 @@ Known = dict[str, Value]
 #: the dtypes that mode none stores, by name
 BINARY: Mapping[str, Any] = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
 RIGHT = Variant("")
+#: bytes of pages up to which unquantized ones are tried
+_PAINTED = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class Rows:
     known: Mask | None = None
     #: the scales may be anything
     any_scale: bool = False
+    #: which bytes of codes and scales are predicted, where it is not whole tokens
+    predicted: tuple[Mask, Mask] | None = None
 
     @cached_property
     def nan_codes(self) -> NDArray[np.int64]:
@@ -73,8 +79,9 @@ class Rows:
     @property
     def digest(self) -> tuple[Any, ...]:
         """What tells these rows from others."""
-        mask = None if self.known is None else self.known.tobytes()
-        return self.codes.tobytes(), self.scales.tobytes(), mask, self.any_scale, self.code_dtype
+        masks = (self.known, *(self.predicted or ()))
+        known = tuple(None if mask is None else mask.tobytes() for mask in masks)
+        return self.codes.tobytes(), self.scales.tobytes(), known, self.any_scale, self.code_dtype
 
 
 def is_nan(stored: NDArray[np.uint8], dtype: str) -> Mask:
@@ -143,6 +150,8 @@ class Bench:
     ) -> Rows | None:
         """What a writer makes of the tokens; None where the variant does not apply to the recipe."""
         how = edited(recipe, variant.edit)
+        if variant.unquantized:
+            return self._unquantized(side, recipe, variant.unquantized)
         if recipe.element is None:
             return self._values(side, variant)
         if how is None:
@@ -328,6 +337,40 @@ class Bench:
             else:
                 known[name] = _expression(variant.tensor, {"s": known[name]}, bounds=False)
         return known
+
+    def _unquantized(self, side: Side, recipe: Recipe, dtype: str) -> Rows | None:
+        """What the declared layout finds in pages of values: those of mode none, each block cut to a page's length."""
+        right = self.rows(side, recipe)
+        painted = self._painted(dtype)
+        if right is None or painted is None:
+            return None
+        pages, written = painted
+        at = right_places(self._frame()).at
+        codes = at[side, "code"]
+        scales = at.get((side, "scale"), np.zeros((*codes.shape[:2], 0), np.int64))
+        stored = pages[codes] if right.bits != 4 else unpack_nibbles(pages[codes])
+        masks = written[codes], written[scales]
+        return replace(right, codes=stored, scales=pages[scales], predicted=masks)
+
+    def _painted(self, dtype: str) -> tuple[NDArray[np.uint8], Mask] | None:
+        """The pages of a writer that stores values in that dtype, flat, and which bytes it wrote."""
+        layout, size = self.dump.layout, self.dump.pages.size
+        other = in_mode_none(layout, dtype)
+        if other is None or size > _PAINTED:
+            return None
+        pages, written = np.zeros(size, np.uint8), np.zeros(size, bool)
+        frame = self._frame()
+        end = (frame.slots // layout.block_size + 1) * layout.page_bytes
+        for (side, _), at in laid(other, frame).at.items():
+            with np.errstate(all="ignore"):
+                raw = np.ascontiguousarray(self.x(side)[0].astype(BINARY[dtype])).view(np.uint8)
+            inside = at < end[:, None, None]
+            pages[at[inside]] = raw.reshape(at.shape)[inside]
+            written[at[inside]] = True
+        return pages, written
+
+    def _frame(self) -> Frame:
+        return Frame(self.dump.layout, self.dump.slot_mapping[self.tokens], len(self.dump.pages))
 
     def _values(self, side: Side, variant: Variant) -> Rows | None:
         """Mode none: the values in the dtype of the layout, after the variant's `then` has been at them."""

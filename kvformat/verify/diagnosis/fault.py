@@ -53,6 +53,8 @@ class Variant:
     stored: str = ""
     #: what takes the place of the per-tensor scale; "other": the other side's, "?": whatever number fits the codes
     tensor: str = ""
+    #: the writer stores the values themselves, in this dtype, where the layout has them in mode none
+    unquantized: str = ""
     #: where the writer puts things
     remap: Remap | None = None
     #: the modes of the fault in which this variant occurs, all of them if empty

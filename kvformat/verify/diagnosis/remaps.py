@@ -119,6 +119,17 @@ def _relaid(layout: Layout, sections: tuple[Section, ...] | None = None, **chang
     return made
 
 
+def in_mode_none(layout: Layout, dtype: str) -> Layout | None:
+    """The layout of the same name and sizes that stores values of that dtype; None where it has no such mode."""
+    spec: dict[str, Any] = {**layout.spec, "mode": "none", "dtype": dtype}
+    for key in ("name", "page_bytes", "v_scales"):
+        spec.pop(key, None)
+    try:
+        return lay_out(find_entry(layout.name), **spec)
+    except InputError:
+        return None
+
+
 @dataclass(frozen=True)
 class OtherOrder:
     """Heads and slots are nested the other way round: NHD for HND."""

@@ -267,6 +267,8 @@ class Found:
         unknown = np.zeros(expected.shape, bool)
         if rows.known is not None:
             unknown |= ~rows.known[:, None, None]
+        if rows.predicted is not None:
+            unknown |= ~rows.predicted[int(scale)]
         inside = self.inside[key]
         if inside is not None:
             unknown |= ~inside
