@@ -6,6 +6,7 @@ import re
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 from kvformat.elements.formats import ELEMENTS, ElementFormat, element
@@ -63,6 +64,7 @@ class Edit:
         return self == Edit()
 
 
+@lru_cache(maxsize=4096)
 def edited(recipe: Recipe, edit: Edit) -> Recipe | None:
     """The recipe with the edit, None where it does not apply. recipe: `for_input` of the dtype it is given."""
     if edit.empty:

@@ -16,7 +16,7 @@ from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.recipes.difference import borders
 from kvformat.recipes.program import Recipe
 from kvformat.verify.diagnosis.bench import Bench, Rows
-from kvformat.verify.diagnosis.catalogue import variants
+from kvformat.verify.diagnosis.catalogue import rivals, variants
 from kvformat.verify.dump import INPUT_DTYPES, Dump
 from kvformat.verify.identify import SIDES, Side
 
@@ -189,6 +189,8 @@ def _marks(bench: Bench, how: Recipe) -> Iterator[NDArray[np.uint64]]:
         rows = [bench.rows(side, how, variant, fitted) for side in SIDES]
         if rows[0] is not None:
             yield _mark(rows)
+    for other in rivals(how, bench.dump.key.dtype.name):
+        yield _mark([bench.rows(side, other) for side in SIDES])
 
 
 def _mark(sides: list[Rows | None]) -> NDArray[np.uint64]:

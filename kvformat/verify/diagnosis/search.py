@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvformat.elements.formats import element
 from kvformat.errors import InputError
 from kvformat.recipes.admissible import is_approximate
-from kvformat.recipes.catalogue import names
 from kvformat.recipes.catalogue import recipe as find_recipe
-from kvformat.recipes.difference import comparable
 from kvformat.recipes.program import Recipe
 from kvformat.verify.diagnosis import sample
 from kvformat.verify.diagnosis.bench import Bench
-from kvformat.verify.diagnosis.catalogue import variants
+from kvformat.verify.diagnosis.catalogue import rivals, variants
 from kvformat.verify.diagnosis.confirm import Counts, confirm, counted
 from kvformat.verify.diagnosis.diagnosis import Diagnosis, Explanation
 from kvformat.verify.diagnosis.inseparable import inseparable
@@ -106,7 +103,7 @@ class _Search:
         """The best hypotheses looked at closely, the best one first."""
         for fault, variant in variants(self.dump.mode, "arithmetic", "scale"):
             self.sheet.add(Arithmetic(self.declared, fault, variant, 1))
-        for each in self._others():
+        for each in rivals(self.declared, self.dump.key.dtype.name):
             self.sheet.add(Arithmetic(each, departures=1))
         best = self._judged()
         if best[0].distance:
@@ -124,12 +121,6 @@ class _Search:
     def own(self) -> Verdict:
         """What the dump declares."""
         return self.judge.verdict(Candidate(dict.fromkeys(SIDES, Choice(0, 0)), 0, 0), bounds=True)
-
-    def _others(self) -> Iterator[Recipe]:
-        for recipe in map(find_recipe, names()):
-            outer = [level.granularity.name for level in recipe.outer]
-            if recipe.name != self.declared.name and outer in ([], ["per_tensor"]) and _alike(recipe, self.declared):
-                yield recipe.for_input(self.dump.key.dtype.name)
 
     def _nearest_recipes(self) -> list[Recipe]:
         costs = self.sheet.costs()
@@ -186,15 +177,6 @@ class _Search:
         wrong, open_ = total >> 32, total & 0xFFFF_FFFF
         credible = (wrong == 0) & (open_ <= most_open(self.sheet.num_bytes))
         return np.where(credible, open_, (wrong + open_) << 32), picked
-
-
-def _alike(recipe: Recipe, declared: Recipe) -> bool:
-    """Whether two recipes fill the same bytes of a page."""
-    if declared.element is None or recipe.element is None or recipe.mode != declared.mode:
-        return False
-    if element(recipe.element).bits != element(declared.element).bits:
-        return False
-    return comparable(recipe, declared) or recipe.inner == declared.inner is None
 
 
 def _grouped(verdicts: list[Verdict], own: Verdict) -> list[Group]:

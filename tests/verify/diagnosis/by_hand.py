@@ -4,6 +4,8 @@ A writer is the golden arithmetic with one of its steps given as a function. Cas
 addresses are the formulas of `kvformat.verify.plain`, which shares nothing with the layouts.
 """
 
+# ruff: noqa: ARG001, ARG005 a writer hands all of its numbers to each of its steps
+
 from __future__ import annotations
 
 import ml_dtypes
@@ -23,6 +25,7 @@ BLOCK, HEADS, DIMS, BLOCKS = 8, 3, 64, 7
 #: neither the first nor the last block; token 5 is padding
 SLOTS = np.random.default_rng(4).permutation((BLOCKS - 2) * BLOCK)[:32].astype(np.int64) + BLOCK
 SLOTS[5] = -1
+TOKENS = 32
 
 
 def nearest(x, values, tie="even"):
@@ -172,7 +175,7 @@ def dump_of(mode, key, value, pages, *, recipe=None, order="NHD", slots=SLOTS, b
     )
 
 
-def rows(mode, seed, tokens=len(SLOTS), dims=DIMS, scale=None):
+def rows(mode, seed, tokens=TOKENS, dims=DIMS, scale=None):
     """K or V that shows most faults: ties, zeros of both signs, NaN, Inf, tiny rows, and ordinary ones."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(tokens, HEADS, dims)) * 2.0 ** rng.integers(-4, 5, (tokens, HEADS, 1))

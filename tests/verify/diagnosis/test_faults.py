@@ -1,5 +1,7 @@
 """Every fault id, planted by hand in NumPy: it is named first, and alone."""
 
+# ruff: noqa: ARG001, ARG005 a writer hands all of its numbers to each of its steps
+
 from __future__ import annotations
 
 import numpy as np

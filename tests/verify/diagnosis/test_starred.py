@@ -1,5 +1,7 @@
 """Twelve public bugs, each planted by hand as it was reported, and what the diagnosis calls them."""
 
+# ruff: noqa: ARG001, ARG005 a writer hands all of its numbers to each of its steps
+
 from __future__ import annotations
 
 import ml_dtypes
@@ -111,7 +113,7 @@ def test_a6_e2m1_midpoints_go_away_from_zero():
 
 
 def test_a7_multiplying_by_the_reciprocal_is_not_dividing():
-    """arch-hdl-lang/arch-com#905: block scale 0.013671875, x 0.02392577938735485: code 3 by division, 4 by reciprocal."""
+    """arch-hdl-lang/arch-com#905: 0.02392577938735485 under 0.013671875 is code 3 by division, 4 by reciprocal."""
     x = F32(0.02392577938735485)
     key = normal(1) * 0.001
     key[:, :, ::16], key[:, :, 1::16] = 6 * 0.013671875, x
@@ -186,7 +188,7 @@ def test_d9_e4m3_bytes_are_read_as_e5m2():
 
 
 def test_e1_v_scales_are_swizzled_for_another_reader():
-    """vllm-project/vllm#50084: with scales 1, 2, 3, 4 in every token, a linear reader sees [1, 1, 1, 1], [2, 2, 2, 2]."""
+    """vllm-project/vllm#50084: with scales 1, 2, 3, 4 in every token a linear reader sees [1, 1, 1, 1], [2, ...]."""
     value = np.ones((4, 1, 64), F32) * 6 * np.repeat(np.arange(1, 5), 16).astype(F32)
     key = normal(1, tokens=4)[:, :1]
     slots = np.arange(4)
@@ -203,7 +205,7 @@ def test_e1_v_scales_are_swizzled_for_another_reader():
 
 @pytest.mark.parametrize("padding", [8, 40])
 def test_g1_scales_lie_where_a_page_without_padding_would_have_them(padding):
-    """vllm-project/vllm#49716: the stride of the scale views is made of the shape, and padded pages have another one."""
+    """vllm-project/vllm#49716: the stride of the scale views is made of the shape; padded pages have another one."""
     mode, cell = "int8_per_token_head", 2 * (DIMS + 4)
 
     def shape_derived(page, slot, head, side, byte):
@@ -231,4 +233,4 @@ def test_i1_pages_of_an_unquantized_cache_under_the_same_key():
 
 
 def test_the_dtypes_of_these_reports_are_those_of_ml_dtypes():
-    assert (BF16, E4M3, E5M2) == (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2)
+    assert (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2) == (BF16, E4M3, E5M2)
