@@ -4,7 +4,7 @@ A writer is the golden arithmetic with one of its steps given as a function. Cas
 addresses are the formulas of `kvformat.verify.plain`, which shares nothing with the layouts.
 """
 
-# ruff: noqa: ARG001, ARG005 a writer hands all of its numbers to each of its steps
+# ruff: noqa: ARG005 a writer hands all of its numbers to each of its steps
 
 from __future__ import annotations
 
