@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,7 +13,6 @@ from kvformat.elements.formats import element
 from kvformat.elements.packing import unpack_nibbles
 from kvformat.recipes.admissible import trial_error
 from kvformat.recipes.intervals import (
-    Flag,
     Interval,
     Value,
     codes_inside,
@@ -27,11 +24,13 @@ from kvformat.recipes.intervals import (
     points,
     run,
 )
-from kvformat.recipes.program import Level, Program, Recipe, is_constant
+from kvformat.recipes.program import Level, Recipe
 from kvformat.verify.diagnosis.edits import edited
 from kvformat.verify.diagnosis.fault import Variant
 from kvformat.verify.diagnosis.remaps import Frame, in_mode_none, laid, right_places
+from kvformat.verify.diagnosis.rows import BINARY, Rows, binary_shape
 from kvformat.verify.diagnosis.scopes import OUTER_SCOPES, SCOPES, Scene
+from kvformat.verify.diagnosis.values import expression, moved, parsed, spread, where
 from kvformat.verify.dump import Dump
 from kvformat.verify.identify import SIDES, Side, as_given, extremes, extremes_of_heads
 
@@ -39,64 +38,9 @@ Array = NDArray[Any]
 Mask = NDArray[np.bool_]
 Known = dict[str, Value]
 
-#: the dtypes that mode none stores, by name
-BINARY: Mapping[str, Any] = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16, "float32": np.float32}
 RIGHT = Variant("")
 #: bytes of pages up to which unquantized ones are tried
 _PAINTED = 1 << 26
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What one side of some tokens becomes."""
-
-    #: patterns (tokens, heads, dims), one per entry; mode none: the bytes of the values (tokens, heads, bytes)
-    codes: NDArray[np.uint8]
-    #: bits of a code
-    bits: int
-    #: as they lie in the page (tokens, heads, bytes); no bytes where the page holds none
-    scales: NDArray[np.uint8]
-    #: dtype of the scales in the page, or of the values in mode none: what compares as a class where it is NaN
-    scale_dtype: str
-    code_dtype: str
-    #: which tokens are predicted: the neighbour of the first token is not known
-    known: Mask | None = None
-    #: the scales may be anything
-    any_scale: bool = False
-    #: which bytes of codes and scales are predicted, where it is not whole tokens
-    predicted: tuple[Mask, Mask] | None = None
-
-    @cached_property
-    def nan_codes(self) -> NDArray[np.int64]:
-        """Where a code, one a byte, is NaN: flat indices of its bytes."""
-        return np.flatnonzero(is_nan(self.codes, self.code_dtype))
-
-    @cached_property
-    def nan_scales(self) -> NDArray[np.int64]:
-        """Where a scale in the page is NaN: flat indices of its bytes."""
-        return np.flatnonzero(is_nan(self.scales, self.scale_dtype))
-
-    @property
-    def digest(self) -> tuple[Any, ...]:
-        """What tells these rows from others."""
-        masks = (self.known, *(self.predicted or ()))
-        known = tuple(None if mask is None else mask.tobytes() for mask in masks)
-        return self.codes.tobytes(), self.scales.tobytes(), known, self.any_scale, self.code_dtype
-
-
-def is_nan(stored: NDArray[np.uint8], dtype: str) -> Mask:
-    """Which bytes of stored codes, scales or values belong to a NaN: (all of them,). A 4-bit code is none."""
-    if dtype not in BINARY:
-        return _nan_table(dtype)[stored.reshape(-1)]
-    kind = np.dtype(BINARY[dtype])
-    with np.errstate(invalid="ignore"):  # ml_dtypes widens to ask, and a signalling NaN makes that "invalid"
-        return np.repeat(np.isnan(np.ascontiguousarray(stored).view(kind).reshape(-1)), kind.itemsize)
-
-
-@cache
-def _nan_table(dtype: str) -> Mask:
-    nan_codes = element(dtype).nan_codes if dtype and element(dtype).bits == 8 else ()
-    return np.isin(np.arange(256), nan_codes)
 
 
 class Bench:
@@ -227,7 +171,7 @@ class Bench:
                 best = codes, stored, error
             else:
                 better = error.low < best[2].low
-                best = _where(better, codes, best[0]), _where(better, stored, best[1]), _where(better, error, best[2])
+                best = where(better, codes, best[0]), where(better, stored, best[1]), where(better, error, best[2])
         assert best is not None
         return best[0], best[1], known
 
@@ -252,14 +196,14 @@ class Bench:
         used = dict(other if borrow and borrow.stage in ("used", "both") else own)
         assert isinstance(stored, Interval)
         if variant.stored and variant.stored != "?":
-            value = _expression(variant.stored, {**outer, "s": used[level.name], "exact": used[_EXACT]}, bounds=bounds)
+            value = expression(variant.stored, {**outer, "s": used[level.name], "exact": used[_EXACT]}, bounds=bounds)
             stored = narrowed(value) if level.store == "float32" else encoded(level.storing, value)
         elif found is not None and not borrow:
             used[level.name] = _found_value(found, level)
         if variant.used:
             inputs = {**outer, "s": used[level.name], "exact": used[_EXACT]}
-            used[level.name] = _expression(variant.used, inputs, bounds=bounds)
-        stored = _spread(stored, groups.shape[:-1])
+            used[level.name] = expression(variant.used, inputs, bounds=bounds)
+        stored = spread(stored, groups.shape[:-1])
         everything = {**used, **outer, "x": points(groups)}
         if len(level.trials) == 0:
             return _code(how, everything, groups, bounds=bounds), stored, points(np.zeros((1, 1, 1, 1))), exist
@@ -288,7 +232,7 @@ class Bench:
         else:
             keys = known[_STORED] = encoded(level.storing, exact)
             known[level.name] = decoded(keys, element(level.storing.attributes[0]))
-        return {name: _spread(value, groups.shape[:-1]) for name, value in known.items() if name not in outer}
+        return {name: spread(value, groups.shape[:-1]) for name, value in known.items() if name not in outer}
 
     def _borrowed(
         self, side: Side, how: Recipe, outer: Known, variant: Variant, own: Known, *, bounds: bool
@@ -308,7 +252,7 @@ class Bench:
             scales = self._scales(other, how, theirs, variant, 0, bounds=bounds)
             return None if scales is None else (scales, None)
         axis = {"head": 1, "block": 2}[borrow.axis]
-        return {name: _moved(value, axis, borrow.step) for name, value in own.items()}, None
+        return {name: moved(value, axis, borrow.step) for name, value in own.items()}, None
 
     def _outer(self, side: Side, how: Recipe, variant: Variant, fitted: np.float32 | None) -> Known | None:
         """The per-tensor scales by name."""
@@ -335,7 +279,7 @@ class Bench:
             if fitted is not None:
                 known[name] = points(np.full((1, 1, 1), fitted, np.float32))
             else:
-                known[name] = _expression(variant.tensor, {"s": known[name]}, bounds=False)
+                known[name] = expression(variant.tensor, {"s": known[name]}, bounds=False)
         return known
 
     def _unquantized(self, side: Side, recipe: Recipe, dtype: str) -> Rows | None:
@@ -383,8 +327,8 @@ class Bench:
             return None
         value = x
         if edit.then:
-            shape = _binary_shape(name)
-            program = _program(edit.then.format(**{"q": "q", "x": "x", **shape}))
+            shape = binary_shape(name)
+            program = parsed(edit.then.format(**{"q": "q", "x": "x", **shape}))
             result = run(program, {"q": points(x), "x": points(x)}, x, bounds=False)["q"]
             assert isinstance(result, Interval)
             value = result.low
@@ -396,11 +340,6 @@ class Bench:
 
 #: names for the scale before and after it is stored, which no recipe can use
 _EXACT, _STORED = "exact'", "stored'"
-
-
-def _binary_shape(name: str) -> dict[str, str]:
-    info: Any = ml_dtypes.finfo(BINARY[name])  # type: ignore[no-untyped-call]
-    return {"low": str(23 - info.nmant), "min_normal": repr(float(info.smallest_normal)), "max": repr(float(info.max))}
 
 
 def _grouped(x: Array, how: Recipe) -> Array:
@@ -434,43 +373,3 @@ def _scale_inside(found: Array, allowed: Interval | None, level: Level) -> Mask:
 def _found_value(found: Array, level: Level) -> Interval:
     values = found if level.store == "float32" else element(level.storing.attributes[0]).values()[found]
     return points(values[..., None].astype(np.float32))
-
-
-def _where(mask: Mask, a: Interval, b: Interval) -> Interval:
-    low = np.where(mask, a.low, b.low)
-    return points(low) if a.low is a.high and b.low is b.high else Interval(low, np.where(mask, a.high, b.high))
-
-
-def _each(value: Value, function: Callable[[Array], Array]) -> Value:
-    if isinstance(value, Flag):
-        return Flag(function(value.may_fail), function(value.may_hold))
-    low = function(value.low)
-    return points(low) if value.low is value.high else Interval(low, function(value.high))
-
-
-def _spread(value: Any, shape: Sequence[int]) -> Any:
-    """One number for each scale."""
-    return _each(value, lambda end: np.broadcast_to(end, (*shape, 1)))
-
-
-def _moved(value: Value, axis: int, step: int) -> Value:
-    if step:
-        return _each(value, lambda end: np.roll(end, -step, axis=axis))
-    return _each(value, lambda end: np.broadcast_to(np.take(end, [0], axis=axis), end.shape))
-
-
-def _expression(text: str, inputs: Known, *, bounds: bool) -> Interval:
-    if is_constant(text):
-        return points(np.full((1, 1, 1), text, np.float32))
-    result = (
-        inputs[text]
-        if text in inputs
-        else run(_program(f"result_ = {text}"), inputs, np.zeros((1, 1, 1), np.float32), bounds=bounds)["result_"]
-    )
-    assert isinstance(result, Interval)
-    return result
-
-
-@cache
-def _program(text: str) -> Program:
-    return Program.parse(text)

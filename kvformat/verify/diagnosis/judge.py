@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvformat.recipes.admissible import is_approximate
-from kvformat.verify.diagnosis.bench import Rows
 from kvformat.verify.diagnosis.diagnosis import Hypothesis
 from kvformat.verify.diagnosis.remaps import SIDES
+from kvformat.verify.diagnosis.rows import Rows
 from kvformat.verify.diagnosis.sheet import Arithmetic, Choice, Geometry, Sheet, unpacked
 from kvformat.verify.identify import Side
 
@@ -106,25 +106,25 @@ class Judge:
 
     def _beyond_bounds(self, side: Side, choice: Choice, rows: Rows, wrong: tuple[Mask, ...]) -> tuple[Mask, ...]:
         """What of the wrong bytes the bounds of approximate instructions do not allow either."""
-        arithmetic = self.sheet.arithmetics[choice.arithmetic]
-        found = self.sheet.found[choice.geometry]
-        codes = unpacked(found.bytes[side, "code"], rows.bits, found.places.packing)
+        tokens = np.any([mask.any(axis=(1, 2)) for mask in wrong], axis=0)
+        arithmetic, found = self.sheet.arithmetics[choice.arithmetic], self.sheet.found[choice.geometry]
+        if not tokens.any():
+            return wrong
+        packing = found.places.packing
+        codes = unpacked(found.bytes[side, "code"][tokens], rows.bits, packing)
+        raw = np.ascontiguousarray(found.bytes.get((side, "scale"), rows.scales)[tokens])
         inner = arithmetic.recipe.inner
-        if (side, "scale") in found.bytes and rows.scales.size:
-            raw = np.ascontiguousarray(found.bytes[side, "scale"])
-        else:
-            raw = rows.scales
         scales = raw.view("<f4").astype(np.float32) if inner and inner.store == "float32" else raw
-        masks = self.sheet.bench.allowed(side, arithmetic.recipe, arithmetic.variant, codes, scales)
+        bench = self.sheet.bench.on(self.sheet.bench.tokens[tokens])
+        masks = bench.allowed(side, arithmetic.recipe, arithmetic.variant, codes, scales)
         if masks is None:
             return wrong
         good_scales, good_codes = masks
-        if rows.bits == 4:
-            good_codes = _both_nibbles(good_codes, found.places.packing)
-        beyond = [wrong[0] & ~good_codes]
+        beyond = [mask.copy() for mask in wrong]
+        beyond[0][tokens] &= ~(_both_nibbles(good_codes, packing) if rows.bits == 4 else good_codes)
         if len(wrong) > 1:
             width = wrong[1].shape[2] // max(good_scales.shape[2], 1)
-            beyond.append(wrong[1] & ~np.repeat(good_scales, width, axis=2))
+            beyond[1][tokens] &= ~np.repeat(good_scales, width, axis=2)
         return tuple(beyond)
 
     def _hypothesis(self, candidate: Candidate) -> Hypothesis:

@@ -15,8 +15,9 @@ from kvformat.modes import mode as find_mode
 from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.recipes.difference import borders
 from kvformat.recipes.program import Recipe
-from kvformat.verify.diagnosis.bench import Bench, Rows
+from kvformat.verify.diagnosis.bench import Bench
 from kvformat.verify.diagnosis.catalogue import rivals, variants
+from kvformat.verify.diagnosis.rows import Rows
 from kvformat.verify.dump import INPUT_DTYPES, Dump
 from kvformat.verify.identify import SIDES, Side
 

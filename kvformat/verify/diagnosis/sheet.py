@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from kvformat.elements.formats import ELEMENTS, element
 from kvformat.layouts import LAYOUTS
 from kvformat.recipes.program import Recipe
-from kvformat.verify.diagnosis.bench import RIGHT, Bench, Rows, is_nan
+from kvformat.verify.diagnosis.bench import RIGHT, Bench
 from kvformat.verify.diagnosis.fault import Fault, Variant
 from kvformat.verify.diagnosis.remaps import SIDES, Frame, OtherLayout, Packing, Part, Places, right_places
+from kvformat.verify.diagnosis.rows import Rows, is_nan
 from kvformat.verify.identify import Side
 
 Mask = NDArray[np.bool_]
