@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from kvformat.recipes.quantizer import quantize as quantize
     from kvformat.verify import Dump as Dump
     from kvformat.verify import check as check
+    from kvformat.verify import diagnose as diagnose
+    from kvformat.verify import lint as lint
 
 __version__ = "0.1.0"
 
@@ -51,6 +53,8 @@ _HOMES = {
     "PagedCache": "kvformat.cache",
     "Dump": "kvformat.verify",
     "check": "kvformat.verify",
+    "diagnose": "kvformat.verify",
+    "lint": "kvformat.verify",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 the names are strings, from the table above

@@ -129,6 +129,27 @@ def _labels(piece: _Piece) -> tuple[str, str, int]:
     return piece.segment.name, piece.segment.recipe, piece.segment.dims.start
 
 
+def wrong_tokens(dump: Dump, how: Recipe, *, progress: Progress | None = None) -> NDArray[np.bool_]:
+    """Which tokens of a dump have a code or scale that is not what a recipe's engine gives: bool (tokens,).
+
+    how: `for_input` of the dump's dtype. What the bounds of approximate instructions allow counts as wrong here.
+    """
+    scales: dict[Side, np.float32 | None] = {side: _tensor_scale(dump, side, how) for side in SIDES}
+    wrong = np.zeros(dump.tokens, bool)
+    for start, stop in _chunks(dump):
+        slots = dump.slot_mapping[start:stop]
+        tokens = np.flatnonzero(slots >= 0)
+        for side in SIDES:
+            if len(tokens):
+                expected = _expected(dump, dump.rows(side, start, stop)[tokens], how, scales[side])
+                found = cache.load(dump.layout, dump.pages, slots[tokens], side, how, scales[side])
+                for mask in (_wrong_scales(expected, found), _wrong_codes(expected, found)):
+                    wrong[tokens + start] |= mask.any(axis=(1, 2))
+        if progress is not None:
+            progress(stop, dump.tokens)
+    return wrong
+
+
 def _chunks(dump: Dump) -> Iterator[tuple[int, int]]:
     row = dump.layout.num_kv_heads * max(dump.layout.head_size, dump.layout.head_size_v)
     step = max(1, CHUNK // row)
@@ -231,7 +252,7 @@ def _wrong_codes(expected: Quantized, found: Quantized) -> NDArray[np.bool_]:
     wrong: NDArray[np.bool_] = expected.codes != found.codes
     nan_codes = element(how.element).nan_codes
     if nan_codes and wrong.any():
-        wrong &= ~(np.isin(expected.codes, nan_codes) & np.isin(found.codes, nan_codes))
+        wrong[wrong] = ~(np.isin(expected.codes[wrong], nan_codes) & np.isin(found.codes[wrong], nan_codes))
     return wrong
 
 
