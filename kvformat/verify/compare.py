@@ -105,9 +105,7 @@ def _compare(
         return None
     expected = _expected(dump, dump.rows(side, *chunk)[tokens], how, scale)
     found = cache.load(dump.layout, dump.pages, slots[tokens], side, how, scale)
-    wrong = {"scale": _wrong_scales(expected, found), "code": _wrong_codes(expected, found)}
-    if is_approximate(how):
-        wrong = _allow(dump.rows(side, *chunk)[tokens], how, scale, found, wrong, tally)
+    wrong = differences(dump.rows(side, *chunk)[tokens], expected, found, scale, tally)
     places = []
     for part, mask in wrong.items():
         tally.add(part, mask, tokens + chunk[0])
@@ -115,6 +113,20 @@ def _compare(
             token, head, column = np.unravel_index(int(np.argmax(mask)), mask.shape)
             places.append(Place(int(tokens[token]) + chunk[0], side, part, int(head), int(column)))
     return min(places, key=lambda place: (place.token, place.head), default=None)
+
+
+def differences(
+    x: NDArray[Any], expected: Quantized, found: Quantized, scale: np.float32 | None, tally: Tally
+) -> dict[str, NDArray[np.bool_]]:
+    """Which scales and codes differ: masks (tokens, heads, columns) and (tokens, heads, dims) by part.
+
+    x: the input that both were made from, scale: its per-tensor scale. NaN codes and NaN scales compare as a class; an
+    approximate recipe allows what its bounds do, which is counted in `tally`.
+    """
+    wrong = {"scale": _wrong_scales(expected, found), "code": _wrong_codes(expected, found)}
+    if is_approximate(expected.recipe):
+        return _allow(x, expected.recipe, scale, found, wrong, tally)
+    return wrong
 
 
 def _allow(
