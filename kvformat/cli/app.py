@@ -13,6 +13,7 @@ from kvformat import __version__
 from kvformat.cli import recipes
 from kvformat.cli.check import check
 from kvformat.cli.explain import explain
+from kvformat.cli.fuzz import OptionalDevice, fuzz
 from kvformat.cli.layout import layout
 from kvformat.cli.outcome import CANNOT_JUDGE, INTERRUPTED, complain, refuse, say
 from kvformat.cli.sweep import sweep
@@ -33,6 +34,7 @@ app.command("explain", context_settings={"ignore_unknown_options": True})(explai
 app.command("table")(table)
 app.command("layout")(layout)
 app.command("sweep")(sweep)
+app.command("fuzz", cls=OptionalDevice)(fuzz)
 app.add_typer(recipes.app, name="recipes")
 
 

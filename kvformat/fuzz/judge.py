@@ -45,8 +45,6 @@ class Finding:
     pages: NDArray[np.uint8] | None = None
     #: how many codes and scales, values or bytes differ
     count: int = 0
-    #: the per-tensor scale lies beside the pages, so a dump of them does not show it
-    beside: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,15 +103,15 @@ class Judge:
         found, shared = _quantized(answer, expected)
         wrong = differences(case.key, expected, found, _outer(expected), Tally("k"))
         count = sum(int(np.count_nonzero(mask)) for mask in wrong.values())
-        pages = _stored(case, expected, found)
         wanted = _outer(expected)
         if shared is not None and wanted is not None and not _same_float(shared, wanted):
             name = "global scale" if self.recipe.inner else "scale"
             message = f"{name} of the tensor: expected {_float(wanted)}, found {_float(shared)}"
-            return Finding(case, "bytes differ", message, pages, count + 1, beside=True)
+            return Finding(case, "bytes differ", message, _stored(case, expected, found), count + 1)
         if not count:
             return None
-        return Finding(case, "bytes differ", f"{count} of its codes and scales differ", pages, count)
+        message = f"{count} of its codes and scales differ"
+        return Finding(case, "bytes differ", message, _stored(case, expected, found), count)
 
     # --- writers ---------------------------------------------------------------------------------------------------
 
