@@ -8,7 +8,6 @@ patterns of the input's dtype, with the scale that the row then has. Nothing is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -33,7 +32,7 @@ _STEPS = np.array([-2, -1, -1, 0, 0, 1])
 _TOKENS = (1, 1, 2, 1, 4, 2, 8, 1, 16, 4, 32, 64)
 
 #: how far, in units in the last place, a border is sought from the middle between two codes
-_NEAR = 16
+_NEAR = 4
 
 _INF, _NAN = np.inf, np.nan
 _TINY = 2.0**-149
@@ -87,12 +86,14 @@ def special_rows(dtype: Any) -> Iterator[Array]:
             yield cast(np.concatenate(shapes[::-1], axis=axis), dtype)
 
 
-@dataclass(frozen=True)
 class Borders:
     """Makes tensors whose elements lie beside the borders of a recipe's codes, and whose scales lie beside theirs."""
 
-    recipe: Recipe
-    generator: Generator
+    def __init__(self, recipe: Recipe, generator: Generator) -> None:
+        self.recipe = recipe
+        self.generator = generator
+        #: whether the recipe's borders are near the middle between codes; None: not known yet
+        self._midpoints: bool | None = None
 
     def tensor(self, shape: tuple[int, int, int], dtype: np.dtype[Any], scale: float | None = None) -> Array:
         """K or V (tokens, heads, head_dim). scale: the per-tensor scale that it will be quantized with."""
@@ -108,7 +109,8 @@ class Borders:
         whole = x.reshape(shape)
         if self.recipe.element is None:
             return cast(self.generator.standard_normal(shape) * tops.astype(np.float32).max(), dtype)
-        if self.recipe.inner is not None and self.recipe.inner.store != "float32":
+        coded = self.recipe.inner is not None and self.recipe.inner.store != "float32"
+        if coded and self.generator.random() < 0.25:  # 30 steps of bisection, as long as all else together
             x = self._scale_borders(x, shape, place, scale)
             whole = x.reshape(shape)
         found = self._code_borders(whole, tops_of(x, shape, self.recipe), scale)
@@ -218,8 +220,11 @@ class Borders:
         guess = np.abs(cast(reading.scaled(self._quantize(x, scale), middle), x.dtype))
         guess = np.where(guess <= ceiling, guess, ceiling)
         low, high = stepped(guess, np.array(-_NEAR)), np.minimum(stepped(guess, np.array(_NEAR)), ceiling)
-        if np.mean((codes(low) <= wanted) & (codes(high) > wanted)) < 0.25:
-            low, high = np.zeros_like(guess), ceiling  # this recipe's borders are no midpoints
+        if self._midpoints is None:
+            held = (codes(low) <= wanted) & (codes(high) > wanted)
+            self._midpoints = bool(held.mean() >= 0.25) if held.size >= 256 else None
+        if self._midpoints is False:
+            low, high = np.zeros_like(guess), ceiling
         border = self._bisect(codes, wanted, low, high)
         chosen = stepped(border, self.generator.choice(_STEPS, x.shape))
         return np.where(np.abs(chosen) <= tops, chosen, border).astype(x.dtype)

@@ -32,8 +32,7 @@ def simplest(plan: Plan) -> Iterator[Case]:
             x = cast(np.ones((1, 1, plan.head_sizes[0])), dtype)
             yield plan.quantizer_case(x, 1.0 if plan.scale_given[0] else None)
         else:
-            where = next(_layouts(plan))
-            yield _paged(plan, generator, where, 1, dtype, number=0)
+            yield _paged(plan, Borders(plan.recipe, generator), next(_layouts(plan)), 1, dtype, number=0)
 
 
 def cases(plan: Plan, seed: int) -> Iterator[Case]:
@@ -61,9 +60,10 @@ def _quantizer(plan: Plan, generator: np.random.Generator) -> Iterator[Case]:
 
 
 def _pages(plan: Plan, generator: np.random.Generator) -> Iterator[Case]:
+    borders = Borders(plan.recipe, generator)
     for number, where in enumerate(_layouts(plan)):
         dtype = plan.dtypes[(number + number // 3) % len(plan.dtypes)]
-        yield _paged(plan, generator, where, _TOKENS[number % len(_TOKENS)], dtype, number)
+        yield _paged(plan, borders, where, _TOKENS[number % len(_TOKENS)], dtype, number)
 
 
 def _layouts(plan: Plan) -> Iterator[Layout]:
@@ -86,10 +86,8 @@ def _layouts(plan: Plan) -> Iterator[Layout]:
         yield from (found[0], *(found[i] for i in order))
 
 
-def _paged(
-    plan: Plan, generator: np.random.Generator, where: Layout, tokens: int, dtype: np.dtype[Any], number: int
-) -> Case:
-    borders = Borders(plan.recipe, generator)
+def _paged(plan: Plan, borders: Borders, where: Layout, tokens: int, dtype: np.dtype[Any], number: int) -> Case:
+    generator = borders.generator
     scales = [np.float32(borders.given_scale()) if plan.scale_given[0] else None for _ in "kv"]
     sides = []
     for size, scale in zip((where.head_size, where.head_size_v), scales, strict=True):

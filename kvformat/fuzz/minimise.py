@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvformat.elements.formats import element
 from kvformat.errors import InputError
 from kvformat.fuzz.case import Case, resized, sequence_slots
 from kvformat.fuzz.judge import Finding, Judge
@@ -24,8 +25,12 @@ _BITS = (1, 2, 3, 5, 8, 12)
 class Minimiser:
     """Repeats the simplest change that keeps the failure, until none does or the time is up."""
 
-    def __init__(self, judge: Judge, finding: Finding, seconds: float) -> None:
+    def __init__(
+        self, judge: Judge, finding: Finding, seconds: float, head_sizes: Sequence[int] | None = None
+    ) -> None:
+        """head_sizes: the only ones that the candidate takes; None: any that the layout has."""
         self.judge = judge
+        self.head_sizes = head_sizes
         self.best = finding
         self.tried = 0
         self._end = monotonic() + seconds
@@ -34,7 +39,16 @@ class Minimiser:
         """The smallest failure found, of the same kind as the first one."""
         while True:
             before = self._size(self.best.case)
-            for shrink in (self._tokens, self._heads, self._blocks, self._geometry, self._zero, self._simplify):
+            for shrink in (
+                self._tokens,
+                self._heads,
+                self._one_row,
+                self._blocks,
+                self._geometry,
+                self._zero,
+                self._rescale,
+                self._simplify,
+            ):
                 shrink()
             self.zero_each()
             if self._size(self.best.case) >= before or self._over:
@@ -46,7 +60,9 @@ class Minimiser:
 
     @staticmethod
     def _size(case: Case) -> tuple[int, ...]:
-        return case.key.size, case.nonzero, case.num_blocks, case.layout.page_bytes, int(np.abs(case.slots).sum())
+        rows = case.key.shape[0] * case.key.shape[1]
+        slots = int(np.abs(case.slots).sum())
+        return case.key.size, rows, case.nonzero, case.num_blocks, case.layout.page_bytes, slots
 
     def _keeps(self, make: Callable[[], Case]) -> bool:
         """Take a smaller case if it can be and still fails in the same way."""
@@ -55,6 +71,8 @@ class Minimiser:
         try:
             case = make()
         except InputError:
+            return False
+        if self.head_sizes is not None and case.key.shape[2] not in self.head_sizes:
             return False
         self.tried += 1
         found = self.judge.judge(case)
@@ -85,6 +103,12 @@ class Minimiser:
     def _heads(self) -> None:
         case = self.best.case
         self._reduce(range(case.key.shape[1]), case.with_heads)
+
+    def _one_row(self) -> None:
+        """Two rows side by side in one, where a scale is shared by both."""
+        tokens, heads, dims = self.best.case.key.shape
+        if self.judge.candidate.kind == "quantizer" and 1 < tokens * heads <= 4:
+            self._keeps(lambda: _in_one_row(self.best.case, tokens * heads * dims))
 
     def _blocks(self) -> None:
         """Whole groups of 16 dims."""
@@ -146,6 +170,25 @@ class Minimiser:
             for place in np.flatnonzero(flat.view(f"u{flat.itemsize}"))[::-1]:
                 self._set(side, np.array([place]), 0)
 
+    def _rescale(self) -> None:
+        """All numbers multiplied by one, so that the largest is the largest code's value or a small one."""
+        how = self.judge.recipe
+        top = element(how.element).max if how.element else 1.0
+        for side in ("key", "value"):
+            now = getattr(self.best.case, side)
+            finite = np.abs(now[np.isfinite(now)].astype(np.float64))
+            largest = float(finite.max(initial=0))
+            if not largest or self.best.case.k_scale is not None:
+                continue
+            exponent = int(np.floor(np.log2(largest)))
+            for factor in (top / largest, 2.0**-exponent):
+                with np.errstate(all="ignore"):
+                    moved = (now.astype(np.float64) * factor).astype(now.dtype)
+                if moved.tobytes() != now.tobytes():
+                    made = replace(self.best.case, **{side: moved})
+                    if self._keeps(lambda made=made: made):  # type: ignore[misc]
+                        break
+
     def _simplify(self) -> None:
         """Positive numbers with few significant bits, 1 first."""
         for side in ("key", "value"):
@@ -163,6 +206,12 @@ class Minimiser:
         if changed.tobytes() == now.tobytes():
             return False
         return self._keeps(lambda: replace(self.best.case, **{side: changed}))
+
+
+def _in_one_row(case: Case, dims: int) -> Case:
+    layout_ = resized(case, num_kv_heads=1, head_size=dims, head_size_v=dims, block_size=1)
+    key, value = (side.reshape(1, 1, dims) for side in (case.key, case.value))
+    return replace(case, key=key, value=value, slots=np.zeros(1, np.int64), layout=layout_)
 
 
 def _members(groups: Sequence[int], size: int) -> list[int]:

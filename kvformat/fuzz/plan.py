@@ -45,6 +45,8 @@ class Plan:
     dtypes: tuple[np.dtype[Any], ...]
     #: whether a per-tensor scale is given: never, always, or both
     scale_given: tuple[bool, ...]
+    #: whether the caller said which head sizes there are
+    sizes_fixed: bool = False
 
     @property
     def mode(self) -> str:
@@ -96,7 +98,8 @@ def make(
         raise unknown_name("layout", name, LAYOUTS)
     choices = _choices(candidate, kind.name, name, {"order": order, "v_scales": v_scales})
     allowed = tuple(_sizes(candidate, kind.name, name, choices, head_sizes))
-    return Plan(candidate, how, name, choices, allowed, _dtypes(dtypes), _scale_given(candidate, how))
+    given = _scale_given(candidate, how)
+    return Plan(candidate, how, name, choices, allowed, _dtypes(dtypes), given, head_sizes is not None)
 
 
 def _choices(

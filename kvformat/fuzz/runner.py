@@ -183,7 +183,8 @@ class Search:
     def _minimised(self, found: Finding) -> tuple[Finding | None, int]:
         if found.fault == "no answer" and "not returned" in found.message:
             return found, 0  # each smaller case would take as long
-        smaller = Minimiser(self.judge, found, _SHRINKING)
+        sizes = self.plan.head_sizes if self.plan.sizes_fixed else None
+        smaller = Minimiser(self.judge, found, _SHRINKING, sizes)
         best = smaller.run()
         return self._confirmed(best), smaller.tried
 

@@ -18,6 +18,9 @@ BUDGET = 20.0
 #: examples of a right kernel, where nothing is said; the interpreter is slow
 RIGHT_EXAMPLES, SLOW_EXAMPLES = 500, 50
 
+#: what no fault of the zoo shows as
+_NO_FAULT = ("no answer", "wrong answer")
+
 
 @dataclass(frozen=True)
 class Row:
@@ -133,6 +136,8 @@ def _label(kernel: Kernel) -> str:
 def _row(kernel: Kernel, seeds: tuple[int, ...], budget: float, examples: int | None) -> Row:
     reports = [_search(kernel, seed, budget, examples) for seed in seeds]
     found = [report for report in reports if report.finding is not None]
+    if kernel.fault is not None:  # a kernel that raises is no kernel with that fault
+        found = [report for report in found if report.finding and report.finding.fault not in _NO_FAULT]
     first = found[0] if found else reports[0]
     case = first.finding.case if first.finding else None
     return Row(

@@ -3,75 +3,84 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-# the interpreter is chosen when a kernel is decorated
-_BEFORE = os.environ.get("TRITON_INTERPRET")
-os.environ["TRITON_INTERPRET"] = "1"
-
-import torch  # noqa: E402
-import triton  # noqa: E402
-import triton.language as tl  # noqa: E402
-
-from kvformat.fuzz.zoo.entry import FP8_ROW, INT8, Kernel  # noqa: E402
+from kvformat.fuzz.zoo.entry import FP8_ROW, INT8, Kernel
 
 
-@triton.jit
-def _row_scale(x, qmax: tl.constexpr):  # type: ignore[no-untyped-def]
-    size = tl.abs(x)
-    amax = tl.max(tl.where(size < float("inf"), size, 0.0), axis=0)
-    scale = tl.math.div_rn(amax, qmax)
-    return tl.where(scale == 0.0, 1.0, scale)
+@contextmanager
+def interpreted() -> Iterator[None]:
+    """Triton's interpreter is chosen by the environment, when a kernel is decorated and when it is launched."""
+    before = os.environ.get("TRITON_INTERPRET")
+    os.environ["TRITON_INTERPRET"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TRITON_INTERPRET"]
+        else:
+            os.environ["TRITON_INTERPRET"] = before
 
 
-@triton.jit
-def _int8_row(x_at, codes_at, scales_at, dims: tl.constexpr, truncate: tl.constexpr):  # type: ignore[no-untyped-def]
-    row = tl.program_id(0)
-    lanes = tl.arange(0, dims)
-    x = tl.load(x_at + row * dims + lanes).to(tl.float32)
-    scale = _row_scale(x, 127.0)
-    scale = tl.where(tl.max((x != x).to(tl.int32), axis=0) > 0, float("nan"), scale)
-    tl.store(scales_at + row, scale)
-    q = tl.math.div_rn(x, scale)
-    q = tl.where(q != q, 0.0, q)
-    q = tl.where(q > 127.0, 127.0, tl.where(q < -127.0, -127.0, q))
-    if not truncate:
-        q = (q + 12582912.0) - 12582912.0  # 1.5 * 2^23: the sum is an integer, rounded to even
-    tl.store(codes_at + row * dims + lanes, q.to(tl.int8))
+with interpreted():
+    import torch
+    import triton
+    import triton.language as tl
 
 
-@triton.jit
-def _fp8_row(x_at, codes_at, scales_at, dims: tl.constexpr, reciprocal: tl.constexpr):  # type: ignore[no-untyped-def]
-    row = tl.program_id(0)
-    lanes = tl.arange(0, dims)
-    x = tl.load(x_at + row * dims + lanes).to(tl.float32)
-    scale = _row_scale(x, 448.0)
-    tl.store(scales_at + row, scale)
-    if reciprocal:
-        q = x * tl.math.div_rn(1.0, scale)
-    else:
+    @triton.jit
+    def _row_scale(x, qmax: tl.constexpr):  # type: ignore[no-untyped-def]
+        size = tl.abs(x)
+        amax = tl.max(tl.where(size < float("inf"), size, 0.0), axis=0)
+        scale = tl.math.div_rn(amax, qmax)
+        return tl.where(scale == 0.0, 1.0, scale)
+
+    @triton.jit
+    def _int8_row(x_at, codes_at, scales_at, dims: tl.constexpr, truncate: tl.constexpr):  # type: ignore[no-untyped-def]
+        row = tl.program_id(0)
+        lanes = tl.arange(0, dims)
+        x = tl.load(x_at + row * dims + lanes)
+        scale = _row_scale(x, 127.0)
+        scale = tl.where(tl.max((x != x).to(tl.int32), axis=0) > 0, float("nan"), scale)
+        tl.store(scales_at + row, scale)
         q = tl.math.div_rn(x, scale)
-    # integers throughout: the interpreter's own cast to 8-bit floats is wrong (triton-lang/triton#11897)
-    bits = q.to(tl.int32, bitcast=True)
-    size = bits & 0x7FFFFFFF
-    normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - (120 << 3)
-    small = tl.where(size < (121 << 23), size, 0).to(tl.float32, bitcast=True) * 512.0
-    tiny = ((small + 12582912.0) - 12582912.0).to(tl.int32)
-    code = tl.where(size < (121 << 23), tiny, normal)
-    code = tl.where(code > 0x7E, 0x7E, code) | ((bits >> 24) & 0x80)
-    code = tl.where(size > 0x7F800000, 0x7F, code)
-    tl.store(codes_at + row * dims + lanes, code.to(tl.uint8))
+        q = tl.where(q != q, 0.0, q)
+        q = tl.where(q > 127.0, 127.0, tl.where(q < -127.0, -127.0, q))
+        if not truncate:
+            q = (q + 12582912.0) - 12582912.0  # 1.5 * 2^23: the sum is an integer, rounded to even
+        tl.store(codes_at + row * dims + lanes, q.to(tl.int8))
 
-
-if _BEFORE is None:
-    del os.environ["TRITON_INTERPRET"]
-else:
-    os.environ["TRITON_INTERPRET"] = _BEFORE
+    @triton.jit
+    def _fp8_row(x_at, codes_at, scales_at, dims: tl.constexpr, reciprocal: tl.constexpr):  # type: ignore[no-untyped-def]
+        row = tl.program_id(0)
+        lanes = tl.arange(0, dims)
+        x = tl.load(x_at + row * dims + lanes)
+        scale = _row_scale(x, 448.0)
+        tl.store(scales_at + row, scale)
+        if reciprocal:
+            q = x * tl.math.div_rn(1.0, scale)
+        else:
+            q = tl.math.div_rn(x, scale)
+        # integers throughout: the interpreter's own cast to 8-bit floats is wrong (triton-lang/triton#11897)
+        bits = q.to(tl.int32, bitcast=True)
+        size = bits & 0x7FFFFFFF
+        normal = ((size + 0x7FFFF + ((size >> 20) & 1)) >> 20) - (120 << 3)
+        small = tl.where(size < (121 << 23), size, 0).to(tl.float32, bitcast=True) * 512.0
+        tiny = ((small + 12582912.0) - 12582912.0).to(tl.int32)
+        code = tl.where(size < (121 << 23), tiny, normal)
+        code = tl.where(code > 0x7E, 0x7E, code) | ((bits >> 24) & 0x80)
+        code = tl.where(size > 0x7F800000, 0x7F, code)
+        tl.store(codes_at + row * dims + lanes, code.to(tl.uint8))
 
 
 def _run(kernel: Any, x: Any, dtype: Any, flag: bool) -> Any:
     codes, scales = torch.empty(x.shape, dtype=dtype), torch.empty(x.shape[:2], dtype=torch.float32)
-    kernel[(x.shape[0] * x.shape[1],)](x, codes, scales, x.shape[2], flag)
+    # widened by torch: the interpreter of Triton 3.9 reads subnormal bfloat16 numbers as others
+    wide = x.float()
+    with interpreted():
+        kernel[(x.shape[0] * x.shape[1],)](wide, codes, scales, x.shape[2], flag)
     return codes, scales
 
 
