@@ -120,10 +120,10 @@ class Judge:
         arena = Arena(np.full((rows, case.layout.page_bytes), case.fill, np.uint8), _GUARD, rows - _GUARD)
         self._call((case.key, case.value, arena, case.slots), self._meta(case))
         pages = arena.pages.copy()
-        around = [*arena.memory[:_GUARD].reshape(-1), *arena.memory[rows - _GUARD :].reshape(-1)]
-        if any(byte != case.fill for byte in around):
-            where = "before" if (arena.memory[:_GUARD] != case.fill).any() else "after"
-            return Finding(case, "writes elsewhere", f"writes {where} its pages", pages)
+        around = {"before": arena.memory[:_GUARD], "after": arena.memory[rows - _GUARD :]}
+        for where, memory in around.items():
+            if (memory != case.fill).any():
+                return Finding(case, "writes elsewhere", f"writes {where} its pages", pages)
         sides = {side: self._expected(case, side) for side in SIDES}
         wanted = golden_pages(case, sides)
         if np.array_equal(wanted, pages):

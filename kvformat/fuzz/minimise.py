@@ -263,9 +263,9 @@ def _simpler(number: float) -> Iterator[float]:
     if not np.isfinite(number):
         yield 1.0
         return
-    yield 1.0 if number > 0 else -1.0
+    yield 1.0
+    yield abs(number)
+    yield -1.0
     mantissa, exponent = np.frexp(number)
     for bits in _BITS:
         yield float(np.ldexp(np.round(mantissa * 2.0**bits), int(exponent) - bits))
-    if number < 0:
-        yield -number

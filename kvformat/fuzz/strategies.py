@@ -260,7 +260,7 @@ def layouts(draw: Draw, mode: str, name: str = "vllm-0.33", **fixed: Any) -> Lay
         "order": draw(st.sampled_from(("NHD", "HND"))),
         **fixed,
     }
-    sizes = [fixed["head_size"]] if "head_size" in fixed else allowed_head_sizes(mode, name, **options)
+    sizes = (fixed["head_size"],) if "head_size" in fixed else allowed_head_sizes(mode, name, **options)
     if not sizes:  # a swizzle needs whole groups of slots
         options["block_size"] = 4
         sizes = allowed_head_sizes(mode, name, **options)
@@ -270,12 +270,13 @@ def layouts(draw: Draw, mode: str, name: str = "vllm-0.33", **fixed: Any) -> Lay
     return layout(name, mode=mode, **{"page_bytes": smallest.page_bytes + padding, **options})
 
 
-def allowed_head_sizes(mode: str, name: str, **options: Any) -> list[int]:
+def allowed_head_sizes(mode: str, name: str, **options: Any) -> tuple[int, ...]:
     """Which of some head sizes from 16 to 256 a layout can have."""
-    return [size for size in _HEAD_DIMS if _possible(mode, name, {**options, "head_size": size})]
+    return tuple(size for size in _HEAD_DIMS if _possible(mode, name, **options, head_size=size))
 
 
-def _possible(mode: str, name: str, options: dict[str, Any]) -> bool:
+@cache
+def _possible(mode: str, name: str, **options: Any) -> bool:
     try:
         layout(name, mode=mode, **options)
     except InputError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -108,17 +108,19 @@ def run(
     seeds: tuple[int, ...] = (0,),
     *,
     only: str | None = None,
+    chosen: Sequence[Kernel] | None = None,
     budget: float | None = None,
     examples: int | None = None,
     progress: Progress | None = None,
     done: Callable[[Row], None] | None = None,
 ) -> Scoreboard:
-    """Search every kernel of the zoo whose name, kind, mode or fault contains `only`, once with each seed.
+    """Search every kernel of the zoo whose name, kind, mode or fault contains `only`, or `chosen`, once with each seed.
 
     budget: seconds for a broken kernel, three times as many where an interpreter runs it. examples: of a right one.
     progress: called with (kernels done, kernels in all); done: with each row.
     """
-    chosen = [kernel for kernel in kernels() if only is None or only in _label(kernel)]
+    if chosen is None:
+        chosen = [kernel for kernel in kernels() if only is None or only in _label(kernel)]
     rows = []
     for number, kernel in enumerate(chosen):
         rows.append(_row(kernel, seeds, budget or BUDGET, examples))
