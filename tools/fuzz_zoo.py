@@ -15,7 +15,7 @@ import os
 import platform
 import sys
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -47,10 +47,11 @@ class Log:
         path.parent.mkdir(exist_ok=True)
         self._file = path.open("w", encoding="utf-8")
         packages = ", ".join(f"{name} {version(name)}" for name in ("numpy", "ml_dtypes", "numba", "hypothesis"))
-        when = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M")
+        when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
         self(f"{title}\n{when} UTC, Python {platform.python_version()}, {packages}, {os.cpu_count()} cores, shared\n")
 
     def __call__(self, line: str) -> None:
+        """Write one line."""
         print(line, flush=True)
         self._file.write(f"{line}\n")
         self._file.flush()
@@ -98,7 +99,8 @@ def normal(log: Log, only: str | None) -> dict[str, Any]:
         rows.append({**both, "random": found, "examples": tried, "search": bool(row.found)})
         log(f"{'found' if found else '-----':>5}  {kernel.name}, {kernel.kind}, {kernel.mode}: {tried} examples")
     counted = {what: sum(row[what] for row in rows) for what in ("random", "search")}
-    log(f"\nof {len(rows)} broken kernels, in {NORMAL_BUDGET:g} s each: random {counted['random']}, search {counted['search']}")
+    found = f"random data {counted['random']}, the search {counted['search']}"
+    log(f"\nof {len(rows)} broken kernels, in {NORMAL_BUDGET:g} s each: {found}")
     return {"budget": NORMAL_BUDGET, **counted, "of": len(rows), "kernels": rows}
 
 
@@ -122,7 +124,10 @@ def _random_case(plan: Plan, generator: np.random.Generator, number: int) -> Cas
         return plan.quantizer_case(key, 0.02 if plan.scale_given[0] else None)
     choices = {name: values[number % len(values)] for name, values in plan.choices.items()}
     where = plan.layout_of(block_size=16, num_kv_heads=2, head_size=size, **choices)
-    scales = [np.float32(np.abs(side.astype(np.float32)).max() / 448) if plan.scale_given[0] else None for side in (key, value)]
+    scales = [
+        np.float32(np.abs(side.astype(np.float32)).max() / 448) if plan.scale_given[0] else None
+        for side in (key, value)
+    ]
     more: dict[str, Any] = {"num_blocks": 4, "k_scale": scales[0], "v_scale": scales[1], "fill": 0}
     if plan.candidate.kind == "reader":
         return plan.reader_case(key, value, where, generator.permutation(4), **more)

@@ -38,7 +38,9 @@ def fuzz(
         str | None, typer.Argument(metavar="[MODULE:FUNCTION]", help="The candidate; FILE.py:FUNCTION too.")
     ] = None,
     mode: Annotated[str | None, typer.Option(help="The mode that it is for.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="What it must compute (name or TOML file); golden if none.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="What it must compute (name or TOML file); golden if none.")
+    ] = None,
     layout: Annotated[str | None, typer.Option(help="Where a writer must put it (default vllm-0.33).")] = None,
     kind: Annotated[str | None, typer.Option(help="quantizer, writer or reader, if the signature says not.")] = None,
     budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long to search (default 20).")] = None,

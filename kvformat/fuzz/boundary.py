@@ -73,9 +73,9 @@ _SPECIAL: tuple[tuple[float, ...], ...] = (
 def special_rows(dtype: Any) -> Iterator[Array]:
     """Small tensors of zeros, infinities, NaN and extremes: alone, and beside another block, head or token."""
     for first in _SPECIAL:
-        row = np.zeros((1, 1, 16), np.float32)
-        row[0, 0, : len(first)] = first
-        yield cast(row, dtype)
+        alone = np.zeros((1, 1, 16), np.float32)
+        alone[0, 0, : len(first)] = first
+        yield cast(alone, dtype)
     ordinary = np.linspace(-3, 2.5, 16, dtype=np.float32)
     for first in ((0.0,), (_NAN,), (_INF, 1.0), (100.0, 3.0), (1e-7,)):
         row = np.zeros(16, np.float32)
@@ -130,13 +130,12 @@ class Borders:
         return float(np.float32(self.generator.uniform(1, 2) * 2.0 ** self.generator.integers(-12, 4)))
 
     def _tops(self, groups: int, dtype: np.dtype[Any], scale: float | None) -> Array:
-        """The largest element of each group: of any size, at powers of two and beside them, and such that the scale is
-        a power of two and ties are exact."""
+        """The largest element of each group: of any size, at powers of two and beside, and with exact scales."""
         generator = self.generator
         fmt = element(self.recipe.element) if self.recipe.element else element("e4m3fn")
         kind = generator.integers(0, 6)
-        exponent = generator.integers(-8, 9, groups).astype(np.float64)
-        mantissa = generator.uniform(1, 2, groups)
+        exponent: Array = generator.integers(-8, 9, groups).astype(np.float64)
+        mantissa: Array = generator.uniform(1, 2, groups)
         if kind == 0:
             exponent = generator.integers(-140, 120, groups)
         elif kind == 1:
@@ -169,7 +168,8 @@ class Borders:
         kept = stored.values()[(stored.values() > 0) & np.isfinite(stored.values())].astype(np.float64)
         chosen = self.generator.choice(kept, groups)
         chosen[0] = kept.max()
-        return chosen * element(self.recipe.element).max * 2.0**exponent
+        tops: Array = chosen * element(self.recipe.element).max * 2.0**exponent
+        return tops
 
     def _scale_borders(self, x: Array, shape: tuple[int, int, int], place: Array, scale: float | None) -> Array:
         """Every second group gets the largest element at which its stored scale goes over to the next one."""
@@ -187,7 +187,8 @@ class Borders:
             changed = x.copy()
             changed[rows[moved], place[moved]] = trial[moved]
             stored = self._quantize(changed.reshape(shape), scale).scales.reshape(-1)
-            return codes[stored]
+            values: Array = codes[stored]
+            return values
 
         border = self._bisect(scales, scales(tops), np.zeros_like(ceiling), ceiling)
         chosen = stepped(border, self.generator.choice(_STEPS, len(x)))
@@ -214,7 +215,8 @@ class Borders:
 
         def codes(trial: Array) -> Array:
             changed = np.where(free, trial, x)
-            return values[self._quantize(changed, scale).codes.view(np.uint8) & np.uint8(fmt.codes - 1)]
+            found: Array = values[self._quantize(changed, scale).codes.view(np.uint8) & np.uint8(fmt.codes - 1)]
+            return found
 
         middle = ((wanted.astype(np.float64) + upward[chosen_place + 1]) / 2).astype(np.float32)
         guess = np.abs(cast(reading.scaled(self._quantize(x, scale), middle), x.dtype))
@@ -265,7 +267,7 @@ def tops_of(x: Array, shape: tuple[int, int, int], recipe: Recipe) -> Array:
 
 
 def stepped(x: Array, steps: Array) -> Array:
-    """x moved by so many units in the last place; what would leave the finite numbers stays."""
+    """X moved by so many units in the last place; what would leave the finite numbers stays."""
     unsigned, signed = f"u{x.dtype.itemsize}", f"i{x.dtype.itemsize}"
     bits = np.ascontiguousarray(x).view(signed).astype(np.int64) + steps
     bits = np.maximum(bits, 0)

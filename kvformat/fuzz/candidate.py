@@ -39,7 +39,7 @@ _EXPECTED = "; ".join(f"a {kind} {signature}" for kind, signature in SIGNATURES.
 
 @dataclass(frozen=True, eq=False)
 class Arena:
-    """Pages with memory around them: the candidate gets the rows from `start` to `stop`, the rest must stay as it is."""
+    """Pages with memory around them: the candidate gets the rows from `start` to `stop`, the rest must not change."""
 
     memory: NDArray[np.uint8]
     start: int

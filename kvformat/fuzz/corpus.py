@@ -72,7 +72,12 @@ def _layouts(plan: Plan) -> Iterator[Layout]:
     sizes = sorted(plan.head_sizes, key=lambda size: (size not in (16, 64, 128), size))
     found = []
     for (block, heads, padding), size, chosen in product(_PAGES, sizes, product(*plan.choices.values())):
-        options = {"block_size": block, "num_kv_heads": heads, "head_size": size, **dict(zip(names, chosen, strict=True))}
+        options = {
+            "block_size": block,
+            "num_kv_heads": heads,
+            "head_size": size,
+            **dict(zip(names, chosen, strict=True)),
+        }
         try:
             smallest = plan.layout_of(**options)
             found.append(plan.layout_of(**options, page_bytes=smallest.page_bytes + padding) if padding else smallest)
@@ -95,7 +100,12 @@ def _paged(plan: Plan, borders: Borders, where: Layout, tokens: int, dtype: np.d
         made = borders.tensor(shape, dtype, None if scale is None else float(scale))
         sides.append(_with_specials(generator, made, number))
     blocks = -(-tokens // where.block_size) + 1 + number % 2
-    more: dict[str, Any] = {"num_blocks": blocks, "k_scale": scales[0], "v_scale": scales[1], "fill": _FILLS[number % 4]}
+    more: dict[str, Any] = {
+        "num_blocks": blocks,
+        "k_scale": scales[0],
+        "v_scale": scales[1],
+        "fill": _FILLS[number % 4],
+    }
     if plan.candidate.kind == "reader":
         return plan.reader_case(sides[0], sides[1], where, generator.permutation(blocks), **more)
     slots = generator.permutation(blocks * where.block_size)[:tokens].astype(np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ class _Fails(Exception):  # noqa: N818 what Hypothesis shrinks
 
 
 @st.composite
-def cases(draw: Callable[[Any], Any], plan: Plan) -> Case:
+def cases(draw: st.DrawFn, plan: Plan) -> Case:
     """Cases of a plan: K and V chosen to hurt, in pages of any size."""
     given_scale = draw(st.sampled_from(plan.scale_given))
     if plan.candidate.kind == "quantizer":
@@ -68,9 +68,7 @@ def _tensor(plan: Plan, **fixed: Any) -> st.SearchStrategy[Any]:
     dtype = fixed.pop("dtype", None)
     head_dim = fixed.pop("head_dim", tuple(size for size in plan.head_sizes if size <= 64) or plan.head_sizes)
     dtypes = st.sampled_from(plan.dtypes) if dtype is None else st.just(dtype)
-    return dtypes.flatmap(
-        lambda chosen: strategies.kv_tensors(plan.mode, head_dim=head_dim, dtype=chosen, **fixed)
-    )
+    return dtypes.flatmap(lambda chosen: strategies.kv_tensors(plan.mode, head_dim=head_dim, dtype=chosen, **fixed))
 
 
 def search(run: Search, number: int, count: int, shrinking: float) -> Finding | None:
@@ -106,10 +104,8 @@ def search(run: Search, number: int, count: int, shrinking: float) -> Finding | 
         report_multiple_bugs=False,
         print_blob=False,
     )
-    try:
+    with suppress(_Stop, _Fails):
         seed(run.seed + 1_000_003 * number)(quiet(wrapped))()
-    except (_Stop, _Fails):
-        pass
     return min(reversed(found), key=_size, default=None)
 
 

@@ -200,7 +200,8 @@ def owned(case: Case) -> NDArray[np.bool_]:
     block, slot = np.divmod(case.slots[case.slots >= 0], case.layout.block_size)
     for region in case.layout.regions:
         region.write(pages, block, slot, np.full((len(slot), region.heads, region.row_bytes), 0xFF, np.uint8))
-    return pages == 0xFF
+    mask: NDArray[np.bool_] = pages == 0xFF
+    return mask
 
 
 def _stored(case: Case, expected: Quantized, found: Quantized) -> NDArray[np.uint8]:
@@ -275,7 +276,7 @@ def _one_float(given: Any, what: str) -> np.float32:
 
 
 def _shaped(array: Array, what: str, shape: tuple[int, ...]) -> Array:
-    if array.shape != shape and array.shape != (*shape, 1):
+    if array.shape not in (shape, (*shape, 1)):
         raise _AnswerError(f"returns {what} of shape {array.shape}; they have shape {shape}")
     return np.ascontiguousarray(array).reshape(shape)
 

@@ -1,4 +1,4 @@
-"""Makes a failing case small: fewer tokens, heads, dims and slots, then zeros wherever the failure does not need more."""
+"""Makes a failing case small: fewer tokens, heads, dims and slots, then zeros wherever nothing else is needed."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ _BITS = (1, 2, 3, 5, 8, 12)
 class Minimiser:
     """Repeats the simplest change that keeps the failure, until none does or the time is up."""
 
-    def __init__(
-        self, judge: Judge, finding: Finding, seconds: float, head_sizes: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, judge: Judge, finding: Finding, seconds: float, head_sizes: Sequence[int] | None = None) -> None:
         """head_sizes: the only ones that the candidate takes; None: any that the layout has."""
         self.judge = judge
         self.head_sizes = head_sizes
@@ -121,7 +119,8 @@ class Minimiser:
                 case = self.best.case
                 groups = range(case.key.shape[2] // group)
                 self._reduce(
-                    groups, lambda kept, case=case, group=group: case.with_dims(_members(kept, group))  # type: ignore[misc]
+                    groups,
+                    lambda kept, case=case, group=group: case.with_dims(_members(kept, group)),  # type: ignore[misc]
                 )
 
     def _fitted(self, case: Case) -> Case:

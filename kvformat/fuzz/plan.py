@@ -102,9 +102,7 @@ def make(
     return Plan(candidate, how, name, choices, allowed, _dtypes(dtypes), given, head_sizes is not None)
 
 
-def _choices(
-    candidate: Candidate, mode: str, name: str, fixed: Mapping[str, str | None]
-) -> dict[str, tuple[str, ...]]:
+def _choices(candidate: Candidate, mode: str, name: str, fixed: Mapping[str, str | None]) -> dict[str, tuple[str, ...]]:
     """Which values each choice of the layout takes; those it does not have are left out."""
     possible: dict[str, tuple[str, ...]] = {}
     for choice in _CHOICES:

@@ -164,7 +164,9 @@ def _described(report: FuzzReport, finding: Finding) -> list[str]:
     """The elements that are not zero, and for pages where the tokens go."""
     case = finding.case
     lines = []
-    names = (("x", case.key),) if report.plan.candidate.kind == "quantizer" else (("key", case.key), ("value", case.value))
+    names = (
+        (("x", case.key),) if report.plan.candidate.kind == "quantizer" else (("key", case.key), ("value", case.value))
+    )
     for name, array in names:
         places = np.argwhere(array.view(f"u{array.itemsize}") != 0)
         text = ", ".join(f"{name}[{t}, {h}, {d}] = {array[t, h, d]!s}" for t, h, d in places[:4].tolist())

@@ -120,9 +120,7 @@ class Search:
         if self.stored is not None:
             self.stored.keep(smaller)
         seconds = monotonic() - self._start
-        return FuzzReport(
-            self.plan, smaller, self.examples, shrinks, seconds, until_first, self.seed, self.unconfirmed
-        )
+        return FuzzReport(self.plan, smaller, self.examples, shrinks, seconds, until_first, self.seed, self.unconfirmed)
 
     def _warm_up(self) -> None:
         """Compile what compiles, here and in the candidate; what it does is judged when its turn comes."""

@@ -7,7 +7,7 @@ so that a failing example shrinks to zeros and the few numbers that matter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -23,7 +23,6 @@ from kvformat.layouts import Layout, layout
 from kvformat.modes import mode as find_mode
 
 Array = NDArray[Any]
-Draw = Callable[[Any], Any]
 #: a number, or the smallest and the largest one
 Size = int | tuple[int, int]
 
@@ -31,6 +30,9 @@ FLOAT32 = np.dtype(np.float32)
 #: what K and V come in
 DTYPES = (FLOAT32, np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 DTYPE_IDS = tuple(dtype.name for dtype in DTYPES)
+
+#: the models whose K and V `kv_tensors` can make
+PROFILE_NAMES = tuple(profiles.PROFILES)
 
 dtypes = st.sampled_from(DTYPES)
 seeds = st.integers(0, 2**32 - 1)
@@ -52,13 +54,13 @@ def cast(values: ArrayLike, dtype: Any) -> Array:
 
 
 @st.composite
-def _near(draw: Draw, base: st.SearchStrategy[float]) -> float:
+def _near(draw: st.DrawFn, base: st.SearchStrategy[float]) -> float:
     """A float32 and its neighbours, 1 ulp apart, of either sign."""
     value = np.float32(draw(base))
     steps = draw(st.sampled_from((0, 1, -1)))
     with np.errstate(over="ignore"):
         value = np.nextafter(value, np.float32(np.inf * steps)) if steps else value
-    return float(value) * draw(st.sampled_from((1, -1)))
+    return float(value) * float(draw(st.sampled_from((1, -1))))
 
 
 _powers = st.integers(-149, 127).map(lambda exponent: 2.0**exponent)
@@ -133,7 +135,7 @@ def scales() -> st.SearchStrategy[float]:
 
 @st.composite
 def kv_tensors(
-    draw: Draw,
+    draw: st.DrawFn,
     mode: str = "none",
     *,
     tokens: Size = (1, 3),
@@ -169,7 +171,7 @@ def _size(size: Size) -> st.SearchStrategy[int]:
 
 
 @st.composite
-def _model_rows(draw: Draw, shape: tuple[int, int, int], names: Sequence[str]) -> Array:
+def _model_rows(draw: st.DrawFn, shape: tuple[int, int, int], names: Sequence[str]) -> Array:
     name = draw(st.sampled_from(tuple(names)))
     if name not in profiles.PROFILES:
         raise unknown_name("profile", name, profiles.PROFILES)
@@ -179,7 +181,7 @@ def _model_rows(draw: Draw, shape: tuple[int, int, int], names: Sequence[str]) -
 
 
 @st.composite
-def _row(draw: Draw, kind: str, fmt: str | None, dims: int, *, finite: bool) -> Array:
+def _row(draw: st.DrawFn, kind: str, fmt: str | None, dims: int, *, finite: bool) -> Array:
     chosen = finite_numbers if finite else numbers
     target = element(fmt or "e4m3fn")
     if kind == "zeros":
@@ -187,7 +189,7 @@ def _row(draw: Draw, kind: str, fmt: str | None, dims: int, *, finite: bool) -> 
     elif kind == "model":
         row = draw(_model_rows((1, 1, dims), tuple(profiles.PROFILES)))[0, 0]
     elif kind == "borders":
-        return draw(_border_row(target, dims))
+        row = draw(_border_row(target, dims))
     else:
         row = _random_row(kind, np.random.default_rng(draw(seeds)), draw(st.integers(-20, 20)), target.max, dims)
     if kind in ("few", "zeros"):
@@ -197,9 +199,11 @@ def _row(draw: Draw, kind: str, fmt: str | None, dims: int, *, finite: bool) -> 
 
 
 @st.composite
-def _border_row(draw: Draw, fmt: ElementFormat, dims: int) -> Array:
-    """A row whose scale is chosen first: its largest element is the format's largest times it, others lie at borders."""
-    scale = abs(draw(_near(st.integers(-40, 40).map(lambda exponent: 2.0**exponent) | st.floats(2.0**-10, 8, width=32))))
+def _border_row(draw: st.DrawFn, fmt: ElementFormat, dims: int) -> Array:
+    """A row whose scale is chosen first: its largest element is the format's largest times it, others at borders."""
+    scale = abs(
+        draw(_near(st.integers(-40, 40).map(lambda exponent: 2.0**exponent) | st.floats(2.0**-10, 8, width=32)))
+    )
     row = np.zeros(dims, np.float32)
     row[draw(st.integers(0, dims - 1))] = fmt.max * scale
     for value in draw(st.lists(element_values(fmt), min_size=1, max_size=6)):
@@ -218,7 +222,7 @@ def _random_row(kind: str, rng: np.random.Generator, exponent: int, largest: flo
 
 
 @st.composite
-def outlier_tokens(draw: Draw, x: Array) -> tuple[int, Array]:
+def outlier_tokens(draw: st.DrawFn, x: Array) -> tuple[int, Array]:
     """A token and a copy of x in which it is another one: huge, tiny, all zeros or not finite."""
     token = draw(st.integers(0, len(x) - 1))
     changed = x.copy()
@@ -234,7 +238,7 @@ def outlier_tokens(draw: Draw, x: Array) -> tuple[int, Array]:
 
 
 @st.composite
-def slot_mappings(draw: Draw, tokens: int, num_slots: int, *, padding: bool = True) -> NDArray[np.int64]:
+def slot_mappings(draw: st.DrawFn, tokens: int, num_slots: int, *, padding: bool = True) -> NDArray[np.int64]:
     """int64 (tokens,): a slot of its own for each token, in any order; padding: some of them -1 or -2, not written."""
     slots = draw(st.permutations(range(num_slots)).map(lambda order: order[:tokens]))
     if padding:
@@ -243,13 +247,13 @@ def slot_mappings(draw: Draw, tokens: int, num_slots: int, *, padding: bool = Tr
 
 
 @st.composite
-def block_tables(draw: Draw, num_blocks: int, length: int) -> NDArray[np.int64]:
+def block_tables(draw: st.DrawFn, num_blocks: int, length: int) -> NDArray[np.int64]:
     """int64 (length,): the blocks of one sequence, each another one, in any order."""
     return np.array(draw(st.permutations(range(num_blocks)))[:length], np.int64)
 
 
 @st.composite
-def layouts(draw: Draw, mode: str, name: str = "vllm-0.33", **fixed: Any) -> Layout:
+def layouts(draw: st.DrawFn, /, mode: str, name: str = "vllm-0.33", **fixed: Any) -> Layout:
     """Layouts of one or of several blocks' sizes, orders, swizzles and paddings; `fixed` are arguments as `layout` has.
 
     Head sizes reach beyond 64, where the four-token swizzle is its own inverse and a double one shows nothing.

@@ -43,7 +43,7 @@ class Kernel:
 
 
 class Described:
-    """A kernel as a class: `fault` and `source` are its own, its docstring says what is wrong, `modes` where it occurs."""
+    """A kernel as a class: its docstring says what is wrong, `fault` and `source` are its own, `modes` are where."""
 
     kind: Kind
     fault: str | None = None
@@ -55,7 +55,7 @@ class Described:
 
 
 def kernels() -> tuple[Kernel, ...]:
-    """Every kernel in every mode it is for, broken ones first. Those that need torch or Triton are there if these are."""
+    """Every kernel in every mode it is for, broken ones first; those in torch and Triton where these are installed."""
     from kvformat.fuzz.zoo import quantizers, readers, right, writers
 
     broken = [quantizers.BROKEN, writers.BROKEN, readers.BROKEN]

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[Any]
+#: a NumPy array: kernels are written for people to read, not for the type checker
+Array: TypeAlias = Any
 
 ONE = np.float32(1)
 NAN = np.float32(np.nan)
+_NARROW: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+_SMALLEST_NORMAL = np.float32(2.0**-126)
 #: the magnitudes of e2m1, and the midpoints between neighbours
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 _MIDDLES = (E2M1[1:] + E2M1[:-1]) / 2
@@ -53,8 +55,7 @@ def finite_amax(x: Array, axis: Any) -> Array:
 
 def pack(codes: Array) -> Array:
     """Two 4-bit codes per byte, the even one low."""
-    packed: Array = codes[..., 0::2] | codes[..., 1::2] << 4
-    return packed
+    return codes[..., 0::2] | codes[..., 1::2] << 4
 
 
 def unpack(packed: Array) -> Array:
@@ -71,3 +72,14 @@ def steps_e4m3(x: Array, rounded: Any) -> Array:
     step = np.exp2(exponent - 3)
     value = np.where(np.isnan(x), np.nan, np.copysign(rounded(size / step) * step, x))
     return e4m3(value.astype(np.float32))
+
+
+def via(x: Array, dtype: str) -> Array:
+    """Rounded to a narrower float and back."""
+    return x.astype(_NARROW[dtype]).astype(np.float32)
+
+
+def flushed(x: Array) -> Array:
+    """Subnormal float32 numbers as zeros, as fast-math makes them."""
+    kept: Array = np.where(np.abs(x) < _SMALLEST_NORMAL, np.copysign(np.float32(0), x), x)
+    return kept.astype(np.float32)

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kvformat.fuzz.zoo.entry import EVERY, NONE, NVFP4, ROWS, SCALED, Described
-
-Array = NDArray[Any]
+from kvformat.fuzz.zoo.numbers import Array
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Geometry:
 class Placed(Described):
     """Addresses of the vLLM layout: cells, or in nvfp4 four tensors one after the other."""
 
-    modes = EVERY
+    modes: tuple[str, ...] = EVERY
 
     def geometry(self, pages: Array, meta: dict[str, Any]) -> Geometry:
         """The sizes, from what the caller says."""
@@ -95,8 +93,7 @@ class Placed(Described):
 
     def memory(self, g: Geometry, pages: Array, block: int) -> Array:
         """The bytes of a block."""
-        page: Array = pages[block]
-        return page
+        return pages[block]
 
 
 class OrderExchanged(Placed):
@@ -138,8 +135,7 @@ class StrideFromShape(Placed):
     fault, source = "stride", "vllm-project/vllm#49716, vllm-project/vllm#52516"
 
     def memory(self, g: Geometry, pages: Array, block: int) -> Array:
-        flat: Array = pages.reshape(-1)[block * g.natural :][: g.natural]
-        return flat
+        return pages.reshape(-1)[block * g.natural :][: g.natural]
 
 
 class ScaleStrideFromShape(Placed):

@@ -6,13 +6,10 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
 from kvformat.fuzz.zoo.entry import FP8, FP8_ROW, FP8_TENSOR, INT8, NONE, NVFP4, QUANTIZED, ROWS, Described
-from kvformat.fuzz.zoo.numbers import ONE, from_e2m1, from_e4m3, unpack
+from kvformat.fuzz.zoo.numbers import ONE, Array, from_e2m1, from_e4m3, unpack
 from kvformat.fuzz.zoo.pages import FAULTS, Geometry, Placed
-
-Array = NDArray[Any]
 
 
 class Reader(Placed):
@@ -133,7 +130,9 @@ class NanFromNeighbours(Reader):
 
     def values(self, codes: Array, scales: Array, given: np.float32 | None, dtype: str) -> Array:
         values = super().values(codes, scales, given, dtype)
-        unwritten = self.tail is not None and np.isnan(super().values(*self.tail, given, dtype).astype(np.float32)).any()
+        unwritten = (
+            self.tail is not None and np.isnan(super().values(*self.tail, given, dtype).astype(np.float32)).any()
+        )
         return np.full_like(values, np.nan) if unwritten else values
 
     def fetched(self, g: Geometry, pages: Array, block_table: Array, seq_len: int, side: int) -> tuple[Array, Array]:
@@ -189,7 +188,10 @@ class ScalesMultipliedFirst(Reader):
 class ReadThroughBfloat(Reader):
     """The value goes through bfloat16 on its way to float32."""
 
-    fault, source = "double-rounding", "vLLM 0.33 csrc/quantization/w8a8/fp8/nvidia/quant_utils.cuh (fp8x2 through half)"
+    fault, source = (
+        "double-rounding",
+        "vLLM 0.33 csrc/quantization/w8a8/fp8/nvidia/quant_utils.cuh (fp8x2 through half)",
+    )
     modes = ROWS
 
     def scaled(self, values: Array, scale: Any) -> Array:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from kvformat.fuzz.zoo.entry import INT8, Kernel, of_class
-from kvformat.fuzz.zoo.numbers import E2M1, ONE, from_e4m3
-from kvformat.fuzz.zoo.quantizers import Blocks, Rows
+from kvformat.fuzz.zoo.blocks import Blocks
+from kvformat.fuzz.zoo.entry import INT8, Described, Kernel, of_class
+from kvformat.fuzz.zoo.numbers import E2M1, ONE, Array, from_e4m3
 from kvformat.fuzz.zoo.readers import RIGHT as READERS
+from kvformat.fuzz.zoo.rows import Rows
 from kvformat.fuzz.zoo.writers import RIGHT as WRITERS
-
-Array = NDArray[Any]
 
 #: the finite magnitudes of e4m3 in order, by their codes 0x00..0x7E
 _E4M3 = from_e4m3(np.arange(0x7F, dtype=np.uint8)).astype(np.float64)
@@ -90,5 +86,5 @@ class HalvesBlocks(Blocks):
 
 def kernels() -> list[Kernel]:
     """Every right kernel in NumPy."""
-    classes = (Rows, Blocks, TableRows, IntegerRows, TableBlocks, HalvesBlocks, *WRITERS, *READERS)
-    return [kernel for each in classes for kernel in of_class(each)]
+    quantizers: tuple[type[Described], ...] = (Rows, Blocks, TableRows, IntegerRows, TableBlocks, HalvesBlocks)
+    return [kernel for each in (*quantizers, *WRITERS, *READERS) for kernel in of_class(each)]

@@ -86,8 +86,8 @@ class Scoreboard:
             times = [seconds for row in broken for seconds in row.seconds]
             faults = len({row.fault for row in broken})
             parts.append(
-                f"{caught} of {len(broken)} broken kernels ({faults} faults) caught with each of {len(self.seeds)} seeds,"
-                f" median {median(times):.2f} s, slowest {max(times):.1f} s"
+                f"{caught} of {len(broken)} broken kernels ({faults} faults) caught with each of"
+                f" {len(self.seeds)} seeds, median {median(times):.2f} s, slowest {max(times):.1f} s"
             )
         if right:
             tried = sum(row.examples for row in right)

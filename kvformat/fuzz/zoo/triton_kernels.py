@@ -1,4 +1,6 @@
-"""Right quantizers, and broken ones, in Triton, run by its interpreter: what a kernel looks like where it is written."""
+"""Quantizers in Triton, right and broken, run by its interpreter: what a kernel looks like where it is written."""
+
+# ruff: noqa: ANN001, ANN202, PLR0124, SIM108 (in a kernel, types are constexpr or nothing, and NaN is x != x)
 
 from __future__ import annotations
 
@@ -26,18 +28,17 @@ def interpreted() -> Iterator[None]:
 
 with interpreted():
     import torch
-    import triton
-    import triton.language as tl
+    import triton  # type: ignore[import-untyped,unused-ignore]
+    import triton.language as tl  # type: ignore[import-untyped,unused-ignore]
 
-
-    @triton.jit
+    @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
     def _row_scale(x, qmax: tl.constexpr):  # type: ignore[no-untyped-def]
         size = tl.abs(x)
         amax = tl.max(tl.where(size < float("inf"), size, 0.0), axis=0)
         scale = tl.math.div_rn(amax, qmax)
         return tl.where(scale == 0.0, 1.0, scale)
 
-    @triton.jit
+    @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
     def _int8_row(x_at, codes_at, scales_at, dims: tl.constexpr, truncate: tl.constexpr):  # type: ignore[no-untyped-def]
         row = tl.program_id(0)
         lanes = tl.arange(0, dims)
@@ -52,7 +53,7 @@ with interpreted():
             q = (q + 12582912.0) - 12582912.0  # 1.5 * 2^23: the sum is an integer, rounded to even
         tl.store(codes_at + row * dims + lanes, q.to(tl.int8))
 
-    @triton.jit
+    @triton.jit  # type: ignore[untyped-decorator,unused-ignore]
     def _fp8_row(x_at, codes_at, scales_at, dims: tl.constexpr, reciprocal: tl.constexpr):  # type: ignore[no-untyped-def]
         row = tl.program_id(0)
         lanes = tl.arange(0, dims)

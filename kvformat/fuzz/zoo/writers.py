@@ -6,14 +6,13 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
+from kvformat.fuzz.zoo.blocks import Blocks
 from kvformat.fuzz.zoo.entry import EVERY, FP8_TENSOR, INT8, NONE, NVFP4, QUANTIZED, SCALED, Described
-from kvformat.fuzz.zoo.numbers import ONE, pack
+from kvformat.fuzz.zoo.numbers import ONE, Array, pack
 from kvformat.fuzz.zoo.pages import FAULTS, Geometry, Placed, rows_of
-from kvformat.fuzz.zoo.quantizers import Blocks, Rows, Truncated
-
-Array = NDArray[Any]
+from kvformat.fuzz.zoo.row_codes import Truncated
+from kvformat.fuzz.zoo.rows import Rows
 
 
 class Writer(Placed):
@@ -239,7 +238,7 @@ class CutOffToBfloat(Writer):
     def narrowed(self, x: Array, dtype: str) -> Array:
         if dtype != "bfloat16":
             return super().narrowed(x, dtype)
-        upper: Array = (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+        upper = (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
         return upper.view(ml_dtypes.bfloat16)
 
 
