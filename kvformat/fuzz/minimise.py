@@ -177,7 +177,7 @@ class Minimiser:
             now = getattr(self.best.case, side)
             finite = np.abs(now[np.isfinite(now)].astype(np.float64))
             largest = float(finite.max(initial=0))
-            if not largest or self.best.case.k_scale is not None:
+            if largest in (0.0, 1.0, top) or self.best.case.k_scale is not None:
                 continue
             exponent = int(np.floor(np.log2(largest)))
             for factor in (top / largest, 2.0**-exponent):

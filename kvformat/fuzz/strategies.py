@@ -192,6 +192,9 @@ def _row(draw: st.DrawFn, kind: str, fmt: str | None, dims: int, *, finite: bool
         row = draw(_border_row(target, dims))
     else:
         row = _random_row(kind, np.random.default_rng(draw(seeds)), draw(st.integers(-20, 20)), target.max, dims)
+        # a part of it, or most often all: numbers without a choice of their own shrink by becoming fewer
+        first, kept = draw(st.integers(0, dims - 1)), draw(st.integers(1, 4 * dims))
+        row = np.where((np.arange(dims) - first) % dims < kept, row, np.float32(0))
     if kind in ("few", "zeros"):
         for value in draw(st.lists(chosen, max_size=4)):
             row[draw(st.integers(0, dims - 1))] = value
