@@ -15,6 +15,7 @@ from kvformat.cli.check import check
 from kvformat.cli.convert import convert
 from kvformat.cli.diagnose import diagnose
 from kvformat.cli.explain import explain
+from kvformat.cli.fuzz import OptionalDevice, fuzz
 from kvformat.cli.layout import layout
 from kvformat.cli.lint import lint
 from kvformat.cli.outcome import CANNOT_JUDGE, INTERRUPTED, complain, refuse, say
@@ -41,6 +42,7 @@ app.command("convert")(convert)
 app.command("size")(size)
 app.command("sweep")(sweep)
 app.command("lint")(lint)
+app.command("fuzz", cls=OptionalDevice)(fuzz)
 app.add_typer(recipes.app, name="recipes")
 app.add_typer(stream.app, name="stream")
 app.add_typer(vectors.app, name="vectors")

@@ -180,9 +180,7 @@ def _compare(dump: Dump, piece: _Piece, chunk: tuple[int, int], tally: Tally) ->
         return None
     x = piece.rows(dump, *chunk)[tokens]
     expected, found = piece.expected(dump, x), piece.found(dump, slots[tokens])
-    wrong = {"scale": _wrong_scales(expected, found), "code": _wrong_codes(expected, found)}
-    if is_approximate(piece.recipe):
-        wrong = _allow(x, piece.recipe, piece.scale, found, wrong, tally)
+    wrong = differences(x, expected, found, piece.scale, tally)
     differ = piece.copies_differ(dump, slots[tokens])
     if differ is not None:
         wrong["scale"] = wrong["scale"] | differ
@@ -193,6 +191,20 @@ def _compare(dump: Dump, piece: _Piece, chunk: tuple[int, int], tally: Tally) ->
             token, head, column = np.unravel_index(int(np.argmax(mask)), mask.shape)
             places.append(Place(int(tokens[token]) + chunk[0], piece, part, int(head), int(column)))
     return min(places, key=lambda place: (place.token, place.head), default=None)
+
+
+def differences(
+    x: NDArray[Any], expected: Quantized, found: Quantized, scale: np.float32 | None, tally: Tally
+) -> dict[str, NDArray[np.bool_]]:
+    """Which scales and codes differ: masks (tokens, heads, columns) and (tokens, heads, dims) by part.
+
+    x: the input that both were made from, scale: its per-tensor scale. NaN codes and NaN scales compare as a class; an
+    approximate recipe allows what its bounds do, which is counted in `tally`.
+    """
+    wrong = {"scale": _wrong_scales(expected, found), "code": _wrong_codes(expected, found)}
+    if is_approximate(expected.recipe):
+        return _allow(x, expected.recipe, scale, found, wrong, tally)
+    return wrong
 
 
 def _allow(
