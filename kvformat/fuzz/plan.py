@@ -96,9 +96,10 @@ def make(
     name = layout_name or _SHOWN
     if name not in LAYOUTS:
         raise unknown_name("layout", name, LAYOUTS)
+    if not LAYOUTS[name].form(kind.name).uniform:
+        raise InputError(f"layout {name} does not store K and V in one format each; fuzz takes layouts that do")
     choices = _choices(candidate, kind.name, name, {"order": order, "v_scales": v_scales})
     allowed = tuple(_sizes(candidate, kind.name, name, choices, head_sizes))
-    _check_uniform(kind.name, name, choices, allowed)
     given = _scale_given(candidate, how)
     return Plan(candidate, how, name, choices, allowed, _dtypes(dtypes), given, head_sizes is not None)
 
@@ -117,12 +118,6 @@ def _choices(candidate: Candidate, mode: str, name: str, fixed: Mapping[str, str
         if working:
             possible[choice] = working
     return possible
-
-
-def _check_uniform(mode: str, name: str, choices: Mapping[str, tuple[str, ...]], sizes: Sequence[int]) -> None:
-    first = {choice: values[0] for choice, values in choices.items()}
-    if sizes and not layout(name, mode=mode, head_size=sizes[0], **_sample(first)).uniform:
-        raise InputError(f"layout {name} does not store K and V in one format each; fuzz takes layouts that do")
 
 
 def _sample(choice: Mapping[str, str]) -> dict[str, Any]:
