@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from kvformat import recipes
+from kvformat.cache import check_fits
 from kvformat.errors import InputError
 from kvformat.layouts import Layout, layout
 from kvformat.recipes.quantizer import given_scale
@@ -21,10 +22,15 @@ def layout_of(
     page_bytes: int, dtype: str,
 ) -> Layout:  # fmt: skip
     """The layout of a call; "" stands for a choice that the caller leaves to the layout."""
-    return layout(
+    made = layout(
         name, mode=mode, order=order, block_size=block_size, num_kv_heads=heads, head_size=sizes[0],
         head_size_v=sizes[1], v_scales=v_scales or None, page_bytes=page_bytes, dtype=dtype or None,
     )  # fmt: skip
+    if not made.uniform:
+        raise InputError(
+            f"layout {name} in mode {mode} changes format along a head or has no V; use kvformat.PagedCache"
+        )
+    return made
 
 
 def recipe_of(name: str, made: Layout) -> recipes.Recipe:
@@ -32,6 +38,7 @@ def recipe_of(name: str, made: Layout) -> recipes.Recipe:
     how = recipes.recipe(name or made.recipe)
     if how.mode != made.mode:
         raise InputError(f"recipe {how.name} is for mode {how.mode}; this layout is for mode {made.mode}")
+    check_fits(made, how)
     return how
 
 
