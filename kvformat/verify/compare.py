@@ -16,6 +16,7 @@ from kvformat.recipes.admissible import is_approximate, point, within
 from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.recipes.program import Recipe
 from kvformat.recipes.quantizer import Quantized, checked, statistics, tensor_scale
+from kvformat.verify.attention import judge
 from kvformat.verify.dump import Dump
 from kvformat.verify.explain import explain_code, explain_scale
 from kvformat.verify.identify import SIDES, identify
@@ -48,6 +49,7 @@ def check(dump: Dump, *, recipe: str | Recipe | None = None, progress: Progress 
     NaN codes and NaN scales compare as a class, everything else bit for bit. Bytes of slots that no token was written
     to are not judged. The work is done in chunks: beyond the mapped file it takes well under 1 GiB, however large the
     dump. recipe: judge by this one, whatever the dump declares. progress: called with (tokens done, tokens in all).
+    A dump with `query` and `output` has its attention judged as well, by what its pages hold: `verify.attention`.
 
     Raises InputError where the dump cannot be judged: no token has a slot, or its recipe cannot take its K and V.
     """
@@ -69,10 +71,12 @@ def check(dump: Dump, *, recipe: str | Recipe | None = None, progress: Progress 
                 first = found
         if progress is not None:
             progress(stop, dump.tokens)
+    attention = None if dump.query is None else judge(dump, how, scales)
     if first is None:
-        return Report.make(dump, how, scales, tuple(tallies.values()))
+        return Report.make(dump, how, scales, tuple(tallies.values()), attention=attention)
     explained = _explain(dump, how, scales[first.side], first)
-    return Report.make(dump, how, scales, tuple(tallies.values()), explained, identify(dump, how, first.token))
+    named = identify(dump, how, first.token)
+    return Report.make(dump, how, scales, tuple(tallies.values()), explained, named, attention)
 
 
 def _chunks(dump: Dump) -> Iterator[tuple[int, int]]:

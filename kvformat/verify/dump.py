@@ -7,14 +7,14 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import ml_dtypes
 import numpy as np
 
-from kvformat.errors import InputError
+from kvformat.errors import InputError, unknown_name
 from kvformat.modes import Mode
 from kvformat.modes import mode as find_mode
 from kvformat.slots import check_slots
@@ -30,6 +30,10 @@ VERSION = "1"
 INPUT_DTYPES = {np.dtype(t).name: np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16)}
 TENSORS = ("key", "value", "slot_mapping", "pages", "k_scale", "v_scale")
 OPTIONAL_TENSORS = ("k_scale", "v_scale")
+#: a kernel's attention: `check` judges `output` by what the pages hold. One without the other says nothing
+ATTENTION_TENSORS = ("query", "output")
+#: how that attention was computed, in the metadata: strings
+ATTENTION_SETTINGS = ("softmax_scale", "window", "accumulate", "operands")
 _FILE_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "U8": np.uint8,
                 "I64": np.int64}  # fmt: skip
 _SIZES = ("block_size", "num_kv_heads", "head_size", "head_size_v")
@@ -55,6 +59,11 @@ class Dump:
     k_scale: np.float32 | None
     v_scale: np.float32 | None
     producer: str
+    #: (queries, q_heads, head_size) after RoPE, of the last tokens, and (queries, q_heads, head_size_v)
+    query: NDArray[Any] | None = None
+    output: NDArray[Any] | None = None
+    #: what of ATTENTION_SETTINGS is known
+    attention: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def mode(self) -> str:
@@ -82,7 +91,9 @@ class Dump:
         """
         try:
             metadata, tensors = _open(Path(path))
-            return _assemble(tensors, _layout_of(metadata, tensors), metadata.get("recipe"), metadata["producer"])
+            dump = _assemble(tensors, _layout_of(metadata, tensors), metadata.get("recipe"), metadata["producer"])
+            settings = {name: metadata[name] for name in ATTENTION_SETTINGS if name in metadata}
+            return _attending(dump, {name: tensors.get(name) for name in ATTENTION_TENSORS}, settings)
         except InputError as error:
             raise InputError(f"{_one_line(path)}: {error}") from error
 
@@ -106,6 +117,19 @@ class Dump:
         _check_shapes(tensors)
         return _assemble(tensors, layout, recipe, producer)
 
+    def attending(self, query: ArrayLike, output: ArrayLike, **settings: object) -> Dump:
+        """The same dump with a kernel's attention: `check` then judges `output` as well, by what the pages hold.
+
+        query: (queries, q_heads, head_size) after RoPE, of the last tokens; output: (queries, q_heads, head_size_v);
+        float32, float16 or bfloat16. settings: softmax_scale (default 1 / sqrt(head_size)), window (sliding), and the
+        kernel's accumulate (default float32) and operands (default the query's dtype). Raises InputError.
+        """
+        for name in settings:
+            if name not in ATTENTION_SETTINGS:
+                raise unknown_name("attention setting", name, ATTENTION_SETTINGS)
+        tensors = {"query": _native("query", query), "output": _native("output", output)}
+        return _attending(self, tensors, {name: str(value) for name, value in settings.items()})
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the dump as one safetensors file. The path holds the whole dump or stays as it was."""
         _import_safetensors()
@@ -113,7 +137,8 @@ class Dump:
         from safetensors.numpy import save_file
 
         target = Path(path)
-        tensors = {name: getattr(self, name) for name in TENSORS if getattr(self, name) is not None}
+        names = (*TENSORS, *ATTENTION_TENSORS)
+        tensors = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         whole = {name: np.require(np.asarray(array), requirements=("C", "A")) for name, array in tensors.items()}
         try:
             with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
@@ -133,6 +158,7 @@ class Dump:
             "order": layout.order,
             **{name: str(getattr(layout, name)) for name in _SIZES},
             "producer": self.producer,
+            **self.attention,
             **{name: getattr(layout, name) for name in _CHOICES},
         }
         return {name: entry for name, entry in entries.items() if entry is not None}
@@ -163,6 +189,32 @@ def _assemble(tensors: Mapping[str, NDArray[Any]], layout: Layout, recipe: str |
         v_scale=_scale("v_scale", tensors.get("v_scale"), mode),
         producer=producer,
     )
+
+
+def _attending(dump: Dump, tensors: Mapping[str, NDArray[Any] | None], settings: Mapping[str, str]) -> Dump:
+    """The dump with its attention, checked; without one if it has none."""
+    query, output = (tensors[name] for name in ATTENTION_TENSORS)
+    if query is None and output is None:
+        return dump
+    if query is None or output is None:
+        raise InputError("query and output belong together: the dump has one of them")
+    layout = dump.layout
+    for name, array, size in (("query", query, layout.head_size), ("output", output, layout.head_size_v)):
+        if array.dtype not in INPUT_DTYPES.values() or array.ndim != 3 or array.shape[2] != size or not array.size:
+            found = f"{array.dtype.name} of shape {_shape(array.shape)}"
+            raise InputError(f"{name} is {found}; it must be a float (queries, q_heads, {size}), not empty")
+    if query.shape[:2] != output.shape[:2]:
+        raise InputError(
+            f"query has shape {_shape(query.shape)} and output {_shape(output.shape)}: rows or heads differ"
+        )
+    if query.shape[1] % layout.num_kv_heads:
+        raise InputError(
+            f"query has {query.shape[1]} heads; it must be a multiple of num_kv_heads, {layout.num_kv_heads}"
+        )
+    from kvformat.verify.attention import check_settings
+
+    check_settings(settings)
+    return replace(dump, query=query, output=output, attention=dict(settings))
 
 
 def _check_shapes(tensors: Mapping[str, NDArray[Any]]) -> None:
@@ -252,7 +304,8 @@ def _open(path: Path) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
         with safe_open(path, framework="np") as file:  # checks that the header is well-formed and covers the file
             metadata = dict(file.metadata() or {})
             _check_version(metadata)
-            views = {name: file.get_slice(name) for name in file.keys() if name in TENSORS}  # noqa: SIM118
+            names = [name for name in file.keys() if name in (*TENSORS, *ATTENTION_TENSORS)]  # noqa: SIM118
+            views = {name: file.get_slice(name) for name in names}
             kinds = {name: (view.get_dtype(), tuple(view.get_shape())) for name, view in views.items()}
         missing = [name for name in TENSORS if name not in kinds and name not in OPTIONAL_TENSORS]
         if missing:
