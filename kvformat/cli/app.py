@@ -15,6 +15,7 @@ from kvformat.cli.check import check
 from kvformat.cli.explain import explain
 from kvformat.cli.layout import layout
 from kvformat.cli.outcome import CANNOT_JUDGE, INTERRUPTED, complain, refuse, say
+from kvformat.cli.simulate import simulate
 from kvformat.cli.sweep import sweep
 from kvformat.cli.table import table
 from kvformat.errors import InputError
@@ -32,6 +33,7 @@ app.command("check")(check)
 app.command("explain", context_settings={"ignore_unknown_options": True})(explain)
 app.command("table")(table)
 app.command("layout")(layout)
+app.command("simulate")(simulate)
 app.command("sweep")(sweep)
 app.add_typer(recipes.app, name="recipes")
 

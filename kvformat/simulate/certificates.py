@@ -196,8 +196,10 @@ def output_bound(stored_p: ArrayLike, value_bound: ArrayLike, omega: ArrayLike, 
     grouped = p.reshape(heads, group * p.shape[1], p.shape[2])
     values = (grouped @ finite.transpose(1, 0, 2)).reshape(p.shape[0], p.shape[1], h.shape[2])
     unknown = (grouped @ (~np.isfinite(h)).astype(np.float64).transpose(1, 0, 2)).reshape(values.shape) > 0
-    moved: Array = tv_bound(omega)[..., None] * np.asarray(value_range, np.float64)
-    return np.where(unknown, np.inf, values) + moved
+    tv = tv_bound(omega)[..., None]
+    moved = np.multiply(tv, value_range, out=np.zeros(values.shape), where=tv > 0)
+    bound: Array = np.where(unknown, np.inf, values) + moved
+    return bound
 
 
 def value_ranges(value: ArrayLike, bound: ArrayLike, seen: Array, group: int, *, sink: bool = False) -> Array:

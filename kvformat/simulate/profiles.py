@@ -72,8 +72,8 @@ class Profile:
     ) -> Sample:
         """Keys and values of one layer, and the queries of the last `queries` tokens (all of them if None).
 
-        sink: the attention mass that every query gives token 0, 0 for no sink. A sink works by its direction, in which no
-        other key points: queries of norm 14 point anywhere else, and so far along it that the mass is met.
+        sink: the attention mass that every query gives token 0, 0 for no sink. A sink works by its direction, in which
+        no other key points: queries of norm 14 point anywhere else, and so far along it that the mass is met.
         """
         rng = np.random.default_rng(seed)
         rope = Rope(self.theta)
@@ -96,7 +96,7 @@ class Profile:
         query *= _QUERY_NORM / np.linalg.norm(query, axis=2, keepdims=True)
         if sink:
             query = _aimed(query, key, towards, sink)
-        return Sample(*map(_float32, (query, key, value, bias)), rope)
+        return Sample(_float32(query), _float32(key), _float32(value), _float32(bias), rope)
 
 
 #: the norms of a sink token's key and value over those of other tokens: SmolLM2-135M, once the sink exists

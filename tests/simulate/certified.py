@@ -124,7 +124,8 @@ def _ratio(found, bound, size=1.0):
     left = np.maximum(found - rounding, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
         quotient = np.where(left > 0, left / bound, 0)
-    return float(np.nanmax(np.where(np.isinf(bound), 0, quotient)))
+    assert not np.isnan(quotient).any()
+    return float(np.max(quotient))
 
 
 @st.composite
