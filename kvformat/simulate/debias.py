@@ -4,7 +4,7 @@ Models with a bias in the key projection (Qwen2, Qwen2.5) have a few channels wh
 times the spread of the rest. The constant is known: it is no information, yet it sets the scale of every row. `debias`
 quantizes what is left. It is specified in binary32, round to nearest even after each operation:
 
-    cos, sin  of position * theta^(-2 i / head_dim), the real numbers rounded once
+    cos, sin  the RoPE table of the model, binary32
     c   low half: sub(mul(b_low, cos), mul(b_high, sin)); high half: add(mul(b_high, cos), mul(b_low, sin))
     x'  sub(x, c)          x: the key after RoPE, widened to binary32
     ... the recipe, on x'  ...

@@ -77,8 +77,8 @@ def svg(plot: Plot) -> str:
 
     # fixed ids and text as text: the file is small and does not change without its data
     with matplotlib.rc_context({"svg.hashsalt": "kvformat", "svg.fonttype": "none"}):
-        figure = Figure(figsize=(8, 4.2), layout="constrained")
-        axes = figure.add_subplot()
+        figure = Figure(figsize=(9, 4.2))
+        axes = figure.add_axes((0.09, 0.13, 0.58, 0.78))  # the legend stands to the right
         for name, points in plot.series.items():
             drawn = [(x, y) for x, y in points if not plot.log_y or y > 0]
             xs, ys = [x for x, _ in drawn], [y for _, y in drawn]

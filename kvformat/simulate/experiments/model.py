@@ -20,12 +20,10 @@ SHOWN = ("case", "kl", "kl_se", "dnll", "dnll_se", "top1", "ppl", "bytes_per_tok
 def run(settings: Settings, progress: Progress) -> Result:
     """The table of spec/accuracy on `chunks` chunks of `tokens` tokens; calibrated scales come from the text behind."""
     path = settings.model or fetched.path()
-    model = load(path)
-    if settings.layers is not None:
-        model = model.first(settings.layers)
     tokens = tokenize(path, excerpt())
     # one chunk more than is measured: what calibrates is no part of what is judged
     *measured, calibration = chunks(tokens, settings.chunks + 1, settings.tokens)
+    model = load(path, settings.layers)
     bench = Bench(model, calibration)
     found: dict[str, list[Chunk]] = {}
     done, total = 0, len(measured) * (len(CASES) + 1)

@@ -46,26 +46,29 @@ class Model:
     blocks: tuple[Mapping[str, Array], ...]
 
     def first(self, layers: int) -> Model:
-        """The model without the layers after the first `layers`. Raises InputError if it has fewer."""
-        if not 1 <= layers <= len(self.blocks):
-            raise InputError(f"layers must be in 1..{len(self.blocks)}, what {self.name} has; got {layers}")
+        """The model without the layers after the first `layers`."""
         return replace(self, blocks=self.blocks[:layers])
 
 
-def load(path: str | Path) -> Model:
-    """The model in a GGUF file. Raises InputError, one line, for a cut file or another architecture."""
+def load(path: str | Path, layers: int | None = None) -> Model:
+    """The model in a GGUF file, or its first `layers` alone.
+
+    Raises InputError, one line, for a cut file, another architecture, or more layers than there are.
+    """
     reader = open_gguf(path)
     found = _text(reader, "general.architecture")
     if found != ARCHITECTURE:
         raise InputError(f"{path}: its architecture is {found!r}; the simulator runs {ARCHITECTURE!r} models")
     tensors = {tensor.name: tensor for tensor in reader.tensors}
-    layers, q_heads, kv_heads, width = (
+    there, q_heads, kv_heads, width = (
         int(_field(reader, f"{ARCHITECTURE}.{name}"))
         for name in ("block_count", "attention.head_count", "attention.head_count_kv", "embedding_length")
     )
+    if layers is not None and not 1 <= layers <= there:
+        raise InputError(f"layers must be in 1..{there}, what the model has; got {layers}")
     heads = {"query": q_heads, "key": kv_heads}
     blocks = []
-    for layer in range(layers):
+    for layer in range(there if layers is None else layers):
         block = {name: _tensor(path, tensors, f"blk.{layer}.{theirs}") for name, theirs in (LINEAR | _NORMS).items()}
         blocks.append(block | {name: _half_split(block[name], count) for name, count in heads.items()})
     return Model(
