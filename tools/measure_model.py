@@ -87,6 +87,11 @@ def by_position(found: list[Chunk]) -> list[dict[str, float]]:
     return bins
 
 
+def by_layer(chunk: Chunk) -> list[dict[str, float]]:
+    """What each layer's own K and V do to its attention, on the first chunk; four digits."""
+    return [{name: float(f"{value:.4g}") for name, value in layer.items()} for layer in chunk.layers]
+
+
 def main() -> int:
     """Run one command line and return its exit status."""
     parser = argparse.ArgumentParser(description="Measure the cases on SmolLM2-135M.")
@@ -120,7 +125,7 @@ def main() -> int:
             "tokens": LENGTH,
         },
         "rows": [as_json(row) for row in rows],
-        "layers": {case.name: results(arguments.work, case.name, LENGTH, 1)[0].layers for case in (BASE, *CASES)},
+        "layers": {name: by_layer(results(arguments.work, name, LENGTH, 1)[0]) for name in LONG_CASES},
         "positions": {name: by_position(results(arguments.work, name, LENGTH, CHUNKS)) for name in LONG_CASES},
         "positions_long": {name: by_position(results(arguments.work, name, LONG, 1)) for name in LONG_CASES},
     }

@@ -3,7 +3,8 @@
 The kernel read the same bytes, so quantization is no excuse: what it may differ by is its own rounding. The model of a
 kernel that the bound is made of, u the unit roundoff of its accumulator and w that of its operands:
 
-    k' = k (1 + w)                     K and V of a tile, dequantized and rounded to the operands' dtype
+    k' = k (1 + w)                     K and V of a tile, dequantized and rounded to the operands' dtype; q as well, where
+                                       it was wider
     s' = sum_c q_c k'_c * scale        head_dim products and sums and three factors, in any order
     p' = exp(s' - m)                   within 2^-20 and 3 u |s - m| (an approximate exponential of a rounded difference)
     o' = sum_j w(p'_j) v'_j / sum p'   2 keys + 8 roundings each: rescaling, splitting and merging included
@@ -19,7 +20,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,11 +37,26 @@ Array = NDArray[Any]
 #: unit roundoffs of accumulators. fp8_tensor_core_sm90: the FP8 products of Hopper's tensor cores are added with 14
 #: bits, cut off and not rounded (DeepSeek-V3, arXiv 2412.19437, section 3.5.2)
 ACCUMULATORS = {"float32": UNIT["float32"], "float16": UNIT["float16"], "fp8_tensor_core_sm90": 2.0**-13}
-#: dtypes that the tiles of K, P and V may have before they are multiplied
-OPERANDS = {"float32": 0.0, "float16": UNIT["float16"], "bfloat16": UNIT["bfloat16"]}
+#: dtypes that the tiles of K, P and V may have before they are multiplied; tfloat32: what NVIDIA's tensor cores make
+#: of float32 unless they are told not to
+OPERANDS = {"float32": 0.0, "tfloat32": 2.0**-11, "float16": UNIT["float16"], "bfloat16": UNIT["bfloat16"]}
 _EXPONENTIAL = 2.0**-20
 #: query rows judged at once times keys: the arrays of (q_heads, rows, keys) then stay below some 100 MiB
 _AT_ONCE = 1 << 18
+
+
+class _Roundings(NamedTuple):
+    """The unit roundoffs of a kernel: its accumulator, its tiles, the query where it is rounded to them, its output."""
+
+    accumulator: float
+    tiles: float
+    query: float
+    output: str
+
+    @classmethod
+    def of(cls, accumulate: str, operands: str, query: str, output: str) -> _Roundings:
+        tiles = OPERANDS[operands]
+        return cls(ACCUMULATORS[accumulate], tiles, tiles if tiles > OPERANDS[query] else 0.0, output)
 
 
 @dataclass(frozen=True)
@@ -97,6 +113,7 @@ def judge(dump: Dump, how: Recipe, scales: dict[Any, np.float32 | None]) -> Judg
     scale = float(settings.get("softmax_scale", dump.layout.head_size**-0.5))
     accumulate = settings.get("accumulate", "float32")
     operands = settings.get("operands", dump.query.dtype.name)
+    roundings = _Roundings.of(accumulate, operands, dump.query.dtype.name, dump.output.dtype.name)
     slots = dump.slot_mapping[dump.slot_mapping >= 0]
     key, value = _read(dump, how, scales, slots)
     total = len(dump.query)
@@ -109,16 +126,7 @@ def judge(dump: Dump, how: Recipe, scales: dict[Any, np.float32 | None]) -> Judg
         stop = min(start + step, total)
         keys = len(slots) - total + stop
         query, found = (x[start:stop].astype(np.float64) for x in (dump.query, dump.output))
-        right, bound = _right(
-            query,
-            key[:keys],
-            value[:keys],
-            mask,
-            scale,
-            ACCUMULATORS[accumulate],
-            OPERANDS[operands],
-            dump.output.dtype,
-        )
+        right, bound = _right(query, key[:keys], value[:keys], mask, scale, roundings)
         with np.errstate(invalid="ignore", divide="ignore"):
             error = np.abs(found - right)
             ratio = np.where(error == 0, 0.0, error / bound)
@@ -163,14 +171,15 @@ def _number(text: str) -> float:
 
 
 def _right(
-    query: Array, key: Array, value: Array, mask: Mask, scale: float, u: float, w: float, out: np.dtype[Any]
+    query: Array, key: Array, value: Array, mask: Mask, scale: float, roundings: _Roundings
 ) -> tuple[Array, Array]:
     """The right output and the bound on a kernel's error: both (queries, q_heads, head_size_v)."""
+    u, w = roundings.accumulator, roundings.tiles
     exact = attend(query, key, value, mask=mask, scale=scale)
     size = attend(np.abs(query), np.abs(key), value, mask=mask, scale=abs(scale)).logits
     group = query.shape[1] // key.shape[1]
     seen = np.isfinite(exact.logits)
-    dots = (1 + w) * (1 + _gamma(query.shape[2] + 3, u)) - 1
+    dots = (1 + w) * (1 + roundings.query) * (1 + _gamma(query.shape[2] + 3, u)) - 1
     below = np.where(seen, exact.logits.max(axis=2, keepdims=True) - exact.logits, 0)
     delta = np.where(seen, dots * np.where(seen, size, 0) + 3 * u * below + _EXPONENTIAL, 0)
     omega = 2 * delta.max(axis=2)
@@ -183,8 +192,8 @@ def _right(
     if w == UNIT["float16"]:  # probabilities below 2^-14 are subnormal there
         rounding = rounding + len(key) * 2.0**-25 * peaks
     bound = moved + rounding
-    smallest = {"float16": 2.0**-25}.get(out.name, 2.0**-134)
-    bound = bound + UNIT[out.name] * (np.abs(exact.output) + bound) + smallest
+    smallest = {"float16": 2.0**-25}.get(roundings.output, 2.0**-134)
+    bound = bound + UNIT[roundings.output] * (np.abs(exact.output) + bound) + smallest
     return exact.output.transpose(1, 0, 2), bound.transpose(1, 0, 2)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -66,6 +66,20 @@ def cases(draw, recipes):
         window=draw(st.sampled_from([None, None, 1, 3])),
         sink=draw(st.booleans()),
     )
+
+
+#: cases that the fuzzing tool makes of each example that Hypothesis draws
+VARIANTS = 10
+
+
+def case_variants(case):
+    """Other numbers of the same kind."""
+    return [replace(case, seed=case.seed + i) for i in range(VARIANTS)]
+
+
+def error_variants(logits, delta, *rest):
+    """The same errors smaller and larger."""
+    return [(logits, delta * factor, *rest) for factor in np.geomspace(0.03, 3, VARIANTS)]
 
 
 def tensors(case):

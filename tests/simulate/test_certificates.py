@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from kvformat.elements.formats import ELEMENTS, element
 from kvformat.errors import InputError
@@ -37,7 +38,7 @@ def test_eviction_is_the_equality_that_it_says(case):
 
 
 @pytest.mark.slow
-@given(case=certified.cases(certified.certified_recipes()))
+@given(case=st.deferred(lambda: certified.cases(certified.certified_recipes())))
 def test_no_certificate_of_any_certified_recipe_is_violated(case):
     holds(certified.ratios(case))
 

@@ -72,6 +72,13 @@ def test_a_right_kernel_is_within_the_bound(mode, dtype, operands):
     assert report.attention.compared == out.size
 
 
+def test_tiles_narrower_than_the_query_round_the_query_as_well():
+    dump, query, key, value = dumped()
+    out = kernel(query.astype(BFLOAT16).astype(np.float32), key, value, operands=BFLOAT16).astype(np.float32)
+    assert not check(dump.attending(query, out)).ok
+    assert check(dump.attending(query, out, operands="bfloat16")).ok
+
+
 @pytest.mark.parametrize("splits", [1, 4])
 @pytest.mark.parametrize("window", [None, 1, 20])
 def test_split_kernels_and_sliding_windows_are_within_the_bound(splits, window):

@@ -39,6 +39,7 @@ def run(settings: Settings, progress: Progress) -> Result:
     kl: dict[Any, Any] = {row["case"]: row["kl"] for row in rows}
     four, weights = kl["NVFP4, calibrated"], kl["NVFP4, weights only"]
     more = "more" if four > weights else "less"
+    cut = ["cut off after some layers the model is no language model: KL compares it with itself, PPL says nothing"]
     return Result(
         "model",
         f"{model.name}, {len(model.blocks)} layers, {settings.chunks} x {settings.tokens} tokens",
@@ -54,6 +55,7 @@ def run(settings: Settings, progress: Progress) -> Result:
                 f"the cache is {more} sensitive than the weights: NVFP4 on K and V gives {four:.4f}, on the weights"
                 f" {weights:.4f}"
             ),
+            *(cut if settings.layers is not None else []),
         ],
         _plots(found),
     )

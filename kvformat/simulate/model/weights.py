@@ -72,7 +72,7 @@ def load(path: str | Path, layers: int | None = None) -> Model:
         block = {name: _tensor(path, tensors, f"blk.{layer}.{theirs}") for name, theirs in (LINEAR | _NORMS).items()}
         blocks.append(block | {name: _half_split(block[name], count) for name, count in heads.items()})
     return Model(
-        name=_text(reader, "general.name"),
+        name="-".join(_text(reader, f"general.{part}") for part in ("basename", "size_label")),
         q_heads=q_heads,
         kv_heads=kv_heads,
         head_dim=width // q_heads,
