@@ -1,4 +1,4 @@
-"""Fuzz the certificates of kvformat/simulate/certificates.py and print how close each one comes to its bound.
+"""Fuzz the certificates of kvformat/attention/certificates.py and print how close each one comes to its bound.
 
     python tools/fuzz_certificates.py [--cases 100000] [--log spec/evidence/certificates.txt]
 
@@ -21,7 +21,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings, target
 
 import kvformat
-from tests.simulate import certified
+from tests.attention import certified
 
 
 class Tightest:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kvformat.attention.definition import CAUSAL
 from kvformat.errors import unknown_name
-from kvformat.simulate.attention import CAUSAL
 from kvformat.simulate.rope import Rope
 
 Array = NDArray[Any]

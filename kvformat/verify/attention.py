@@ -3,15 +3,15 @@
 The kernel read the same bytes, so quantization is no excuse: what it may differ by is its own rounding. The model of a
 kernel that the bound is made of, u the unit roundoff of its accumulator and w that of its operands:
 
-    k' = k (1 + w)                     K and V of a tile, dequantized and rounded to the operands' dtype; q as well, where
-                                       it was wider
+    k' = k (1 + w)                     K and V of a tile, dequantized and rounded to the operands' dtype; q where it was
+                                       wider
     s' = sum_c q_c k'_c * scale        head_dim products and sums and three factors, in any order
     p' = exp(s' - m)                   within 2^-20 and 3 u |s - m| (an approximate exponential of a rounded difference)
     o' = sum_j w(p'_j) v'_j / sum p'   2 keys + 8 roundings each: rescaling, splitting and merging included
     output rounded to its dtype
 
 Everything up to p' is an error of the logits, of range omega, and moves the output by at most tanh(omega / 4) times the
-range of v (`kvformat.simulate.certificates`); what comes after multiplies terms of sum_j p'_j |v_j|.
+range of v (`kvformat.attention.certificates`); what comes after multiplies terms of sum_j p'_j |v_j|.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kvformat.attention.certificates import UNIT, tv_bound
+from kvformat.attention.definition import Mask, attend
 from kvformat.cache import PagedCache
 from kvformat.errors import InputError, unknown_name
 from kvformat.recipes.program import Recipe
-from kvformat.simulate.attention import Mask, attend
-from kvformat.simulate.certificates import UNIT, tv_bound
 from kvformat.verify.dump import Dump
 
 Array = NDArray[Any]

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvformat.attention.definition import attend
 from kvformat.errors import InputError
 from kvformat.modes import MODES
 from kvformat.recipes.quantizer import quantize
 from kvformat.simulate import cbor, transfer
-from kvformat.simulate.attention import attend
 from kvformat.simulate.eviction import Budget, h2o, orders, protected, same_bytes, streaming
 from kvformat.simulate.experiments.share import identity, misread
 from kvformat.simulate.prefix import SEED, Store, aware, blind, block_hashes

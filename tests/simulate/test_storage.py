@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvformat.attention.definition import attend, compare
 from kvformat.layouts import LAYOUTS
 from kvformat.modes import MODES
 from kvformat.recipes.quantizer import quantize
-from kvformat.simulate.attention import attend, compare
 from kvformat.simulate.debias import Debias
 from kvformat.simulate.experiments import scale
 from kvformat.simulate.experiments.result import Settings

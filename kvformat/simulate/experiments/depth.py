@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvformat.simulate.attention import attend
+from kvformat.attention.definition import attend
 from kvformat.simulate.experiments.result import Plot, Progress, Result, Settings, mode_name
 from kvformat.simulate.storage import Storage
 

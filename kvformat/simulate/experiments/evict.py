@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kvformat.simulate.attention import attend
-from kvformat.simulate.certificates import evicted_and_stored_bound, eviction
+from kvformat.attention.certificates import evicted_and_stored_bound, eviction
+from kvformat.attention.definition import attend
 from kvformat.simulate.eviction import Budget, h2o, orders, protected, same_bytes, streaming
 from kvformat.simulate.experiments.result import Plot, Progress, Result, Settings, mode_name
 from kvformat.simulate.profiles import Sample, profile

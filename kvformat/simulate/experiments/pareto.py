@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvformat.simulate.attention import attend, compare
+from kvformat.attention.definition import attend, compare
 from kvformat.simulate.experiments.result import Plot, Progress, Result, Settings, mode_name
 from kvformat.simulate.profiles import PROFILES
 from kvformat.simulate.storage import Side, Storage

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kvformat.simulate.attention import attend
+from kvformat.attention.definition import attend
 from kvformat.simulate.model.weights import Model
 
 Array = NDArray[Any]

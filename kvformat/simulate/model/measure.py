@@ -10,8 +10,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from kvformat.attention import definition as attention
 from kvformat.recipes.quantizer import quantize
-from kvformat.simulate import attention
 from kvformat.simulate.debias import Debias
 from kvformat.simulate.model.cases import BASE, TENSOR_SCALED, Case
 from kvformat.simulate.model.forward import hidden_states, log_probabilities

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvformat.attention import certificates as certify
+from kvformat.attention.definition import CAUSAL, attend
 from kvformat.elements.formats import ELEMENTS, element
 from kvformat.errors import InputError
 from kvformat.recipes.quantizer import quantize
-from kvformat.simulate import certificates as certify
-from kvformat.simulate.attention import CAUSAL, attend
-from tests.simulate import certified
+from tests.attention import certified
 
 
 def holds(ratios):

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hypothesis import strategies as st
 
+from kvformat.attention import certificates as certify
+from kvformat.attention.definition import CAUSAL, Mask, attend
 from kvformat.errors import InputError
 from kvformat.modes import MODES
 from kvformat.recipes.catalogue import names, recipe
 from kvformat.recipes.quantizer import quantize
-from kvformat.simulate import certificates as certify
-from kvformat.simulate.attention import CAUSAL, Mask, attend
 
 #: what float64 adds to an inequality in real arithmetic
 FLOAT64 = 1e-11

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvformat.attention.definition import Mask, attend, compare
 from kvformat.errors import InputError
-from kvformat.simulate.attention import Mask, attend, compare
 
 
 def by_definition(query, key, value, scale, window, sinks, *, causal=True):

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kvformat.attention.definition import Mask
 from kvformat.elements.formats import ElementFormat, element
 from kvformat.errors import InputError
 from kvformat.recipes.program import Recipe
 from kvformat.recipes.quantizer import Quantized
 from kvformat.recipes.vocabulary import WORDS
-from kvformat.simulate.attention import Mask
 
 Array = NDArray[Any]
 
