@@ -32,6 +32,13 @@ class Rope:
         cos, sin = cos[:, None], sin[:, None]
         return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=2)
 
+    def shift(self, x: ArrayLike, by: int) -> Array:
+        """Keys x (tokens, heads, head_dim) that all move by so many positions, as after an eviction before them."""
+        array = np.asarray(x).astype(np.float32)
+        cos, sin = self.table(1, array.shape[2], by)
+        low, high = np.split(array, 2, axis=2)
+        return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=2)
+
 
 @lru_cache(maxsize=8)
 def _table(theta: float, positions: int, head_dim: int, start: int) -> tuple[Array, Array]:

@@ -140,6 +140,13 @@ def test_restore_undoes_remove_to_a_rounding(seed, start):
     assert (error <= 2.0**-23 * (np.abs(key) + np.abs(how.constant(3, start)))).all()
 
 
+@given(seed=st.integers(0, 500), start=st.integers(1, 500), by=st.integers(-500, 500))
+def test_shifted_keys_are_those_of_the_other_position(seed, start, by):
+    x = np.random.default_rng(seed).normal(0, 1, (1, 2, 16))
+    rope = Rope(1e4)
+    np.testing.assert_allclose(rope.shift(rope.turn(x, start), by), rope.turn(x, start + by), atol=1e-5)
+
+
 def test_a_calibrated_mean_finds_the_bias():
     rng = np.random.default_rng(0)
     bias = rng.normal(0, 100, (2, 32)).astype(np.float32)
