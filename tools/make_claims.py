@@ -292,8 +292,8 @@ def page(data: Data) -> str:
         (
             f"Measured on {base['model']}, {text['chunks']} x {text['tokens']} tokens of The Jargon File, teacher"
             f" forced (PPL {base['base_ppl']:.1f}). Its K and V go through real pages, and every row is compared with a"
-            " bf16 cache token by token. `biased keys` are its keys with the constant of Qwen2.5's outer layers, in four"
-            f" layers. The usual ranges are quoted without a perplexity; they are judged at PPL {USUAL_PPL:.0f},"
+            " bf16 cache token by token. `biased keys` are its keys with the constant of Qwen2.5's outer layers, in"
+            f" four layers. The usual ranges are quoted without a perplexity; they are judged at PPL {USUAL_PPL:.0f},"
             " with the dNLL of this model. It is a small one with 4-bit weights, one text was read, no task was run: a"
             " larger model may lose less."
         ),

@@ -29,8 +29,9 @@ from kvformat.attention.certificates import UNIT, tv_bound
 from kvformat.attention.definition import Mask, attend
 from kvformat.cache import PagedCache
 from kvformat.errors import InputError, unknown_name
+from kvformat.layouts import Layout
 from kvformat.recipes.program import Recipe
-from kvformat.verify.dump import Dump
+from kvformat.verify.dump import INPUT_DTYPES, Dump
 
 Array = NDArray[Any]
 
@@ -152,8 +153,21 @@ def _read(dump: Dump, how: Recipe, scales: dict[Any, np.float32 | None], slots: 
     return key[rows], value[rows]
 
 
-def check_settings(settings: Mapping[str, str]) -> None:
-    """Raises InputError for an attention setting of a dump that cannot be judged by."""
+def check_attention(layout: Layout, query: Array | None, output: Array | None, settings: Mapping[str, str]) -> None:
+    """Raises InputError for a query and output that do not fit the layout or each other, and for unknown settings."""
+    if query is None or output is None:
+        raise InputError("query and output belong together: the dump has one of them")
+    if "v" not in layout.sides:
+        raise InputError(f"layout {layout.name} in mode {layout.mode} has no V, so there is no attention to judge")
+    for name, array, size in (("query", query, layout.head_size), ("output", output, layout.head_size_v)):
+        if array.dtype not in INPUT_DTYPES.values() or array.ndim != 3 or array.shape[2] != size or not array.size:
+            found = f"{array.dtype.name} of shape ({', '.join(map(str, array.shape))})"
+            raise InputError(f"{name} is {found}; it must be a float (queries, q_heads, {size}), not empty")
+    if query.shape[:2] != output.shape[:2]:
+        raise InputError(f"query and output must have the same rows and heads; got {query.shape} and {output.shape}")
+    if query.shape[1] % layout.num_kv_heads:
+        kv_heads = layout.num_kv_heads
+        raise InputError(f"query has {query.shape[1]} heads; it must be a multiple of num_kv_heads, {kv_heads}")
     for name, known in (("accumulate", ACCUMULATORS), ("operands", OPERANDS)):
         if name in settings and settings[name] not in known:
             raise unknown_name(name, settings[name], known)
