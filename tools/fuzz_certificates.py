@@ -23,6 +23,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings, target
 import kvformat
 from tests.attention import certified
 
+KINDS = ("from page codes and scales", "from logit errors alone", "eviction")
+
 
 class Tightest:
     """The largest ratio by certificate, and how many cases were judged."""
@@ -69,32 +71,35 @@ def main() -> int:
     """Run one command line and return its exit status."""
     parser = argparse.ArgumentParser(description="Fuzz the certificates.")
     parser.add_argument("--cases", type=int, default=100_000)
-    parser.add_argument("--log", type=Path, help="write the lines to this file as well")
+    parser.add_argument("--kind", action="append", choices=KINDS, help="only this kind; may be repeated")
+    parser.add_argument("--log", type=Path, help="append the lines to this file as well")
     arguments = parser.parse_args()
     recipes = certified.certified_recipes()
-    kinds = {
-        "from page codes and scales": (
+    judged = {
+        KINDS[0]: (
             certified.cases(recipes),
             lambda case: [certified.ratios(each) for each in certified.case_variants(case)],
         ),
-        "from logit errors alone": (
+        KINDS[1]: (
             certified.perturbations(),
             lambda pair: [certified.softmax_ratios(*each) for each in certified.error_variants(*pair)],
         ),
-        "eviction": (
+        KINDS[2]: (
             certified.evictions(),
             lambda case: [certified.eviction_ratios(*each) for each in certified.error_variants(*case)],
         ),
     }
+    kinds = arguments.kind or KINDS
     lines = [
-        f"tools/fuzz_certificates.py --cases {arguments.cases}",
+        " ".join(["tools/fuzz_certificates.py --cases", str(arguments.cases), *(f"--kind {kind!r}" for kind in kinds)]),
         (
             f"kvformat {kvformat.__version__}, python {platform.python_version()}, numpy {np.__version__}, "
             f"hypothesis {hypothesis.__version__}, {len(recipes)} recipes, {certified.VARIANTS} cases per example"
         ),
     ]
     violated = []
-    for title, (strategy, judge) in kinds.items():
+    for title in kinds:
+        strategy, judge = judged[title]
         run = fuzz(-(-arguments.cases // certified.VARIANTS), strategy, judge)
         lines += run.lines(title)
         violated += [name for name, ratio in run.ratios.items() if ratio > 1]
@@ -102,7 +107,8 @@ def main() -> int:
     lines += ["", f"VIOLATED: {', '.join(violated)}" if violated else "none violated"]
     print(lines[-1])
     if arguments.log:
-        arguments.log.write_text("\n".join(lines) + "\n")
+        with arguments.log.open("a", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n\n")
     return bool(violated)
 
 

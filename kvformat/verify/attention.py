@@ -153,10 +153,8 @@ def _read(dump: Dump, how: Recipe, scales: dict[Any, np.float32 | None], slots: 
     return key[rows], value[rows]
 
 
-def check_attention(layout: Layout, query: Array | None, output: Array | None, settings: Mapping[str, str]) -> None:
+def check_attention(layout: Layout, query: Array, output: Array, settings: Mapping[str, str]) -> None:
     """Raises InputError for a query and output that do not fit the layout or each other, and for unknown settings."""
-    if query is None or output is None:
-        raise InputError("query and output belong together: the dump has one of them")
     if "v" not in layout.sides:
         raise InputError(f"layout {layout.name} in mode {layout.mode} has no V, so there is no attention to judge")
     for name, array, size in (("query", query, layout.head_size), ("output", output, layout.head_size_v)):

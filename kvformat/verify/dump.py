@@ -30,7 +30,7 @@ VERSION = "1"
 INPUT_DTYPES = {np.dtype(t).name: np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16)}
 OPTIONAL_TENSORS = ("k_scale", "v_scale")
 TENSORS = ("key", "value", "slot_mapping", "pages", "k_scale", "v_scale")
-#: a kernel's attention: `check` judges `output` by what the pages hold. One without the other says nothing
+#: a kernel's attention: `check` judges `output` by what the pages hold. One without the other is passed over
 ATTENTION_TENSORS = ("query", "output")
 #: how that attention was computed, in the metadata: strings
 ATTENTION_SETTINGS = ("softmax_scale", "window", "accumulate", "operands")
@@ -93,8 +93,10 @@ class Dump:
             metadata, tensors = _open(Path(path))
             _check_shapes(tensors)
             dump = _assemble(tensors, _layout_of(metadata, tensors), metadata.get("recipe"), metadata["producer"])
+            if not all(name in tensors for name in ATTENTION_TENSORS):
+                return dump
             settings = {name: metadata[name] for name in ATTENTION_SETTINGS if name in metadata}
-            return dump.with_attention(*(tensors.get(name) for name in ATTENTION_TENSORS), settings)
+            return dump._attending(tensors["query"], tensors["output"], settings)  # noqa: SLF001 of its own class
         except InputError as error:
             raise InputError(f"{_one_line(path)}: {error}") from error
 
@@ -135,14 +137,9 @@ class Dump:
             if name not in ATTENTION_SETTINGS:
                 raise unknown_name("attention setting", name, ATTENTION_SETTINGS)
         arrays = (_native("query", query), _native("output", output))
-        return self.with_attention(*arrays, {name: str(value) for name, value in settings.items()})
+        return self._attending(*arrays, {name: str(value) for name, value in settings.items()})
 
-    def with_attention(
-        self, query: NDArray[Any] | None, output: NDArray[Any] | None, settings: Mapping[str, str]
-    ) -> Dump:
-        """`attending` with settings as a file has them; the same dump if it has neither query nor output."""
-        if query is None and output is None:
-            return self
+    def _attending(self, query: NDArray[Any], output: NDArray[Any], settings: Mapping[str, str]) -> Dump:
         from kvformat.verify.attention import check_attention
 
         check_attention(self.layout, query, output, settings)

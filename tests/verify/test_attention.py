@@ -142,6 +142,22 @@ def test_a_dump_with_attention_survives_its_file(tmp_path):
     assert dict(back.attention) == {"window": "32", "accumulate": "float32"}
 
 
+@pytest.mark.parametrize("left_out", ["query", "output"])
+def test_a_file_with_one_of_the_two_has_no_attention(tmp_path, left_out):
+    from safetensors import safe_open
+    from safetensors.numpy import load_file, save_file
+
+    dump, query, key, value = dumped()
+    path = tmp_path / "a.safetensors"
+    dump.attending(query, kernel(query, key, value).astype(np.float32)).save(path)
+    with safe_open(path, "np") as file:
+        metadata = file.metadata()
+    save_file({name: x for name, x in load_file(path).items() if name != left_out}, path, metadata=metadata)
+    report = check(Dump.load(path))
+    assert report.ok
+    assert report.attention is None
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
