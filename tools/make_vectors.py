@@ -6,7 +6,7 @@
     python tools/make_vectors.py --output DIR     write to another directory
 
 An expectation is written only where two independent sources gave it; see tools/vector_files/sources.py. It needs the
-extra `test` (NVIDIA's headers, g++) and torch.
+extras `test` (NVIDIA's headers, g++) and `oracles`, and torch.
 """
 
 from __future__ import annotations
