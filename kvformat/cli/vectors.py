@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvformat.cli.outcome import DIFFERENCE, HOLDS, print_json, say
-from kvformat.errors import InputError
+from kvformat.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from kvformat.verify.vector_runs import Outcome
@@ -92,6 +92,10 @@ def run(
     entries = [vectors.find(name) for name in files]
     function = load(against)
     choice = vector_runs.Choice(group, frozenset(skip or ()))
+    if choice.skip:
+        known = set().union(*(vector_runs.flags(vectors, entry) for entry in entries))
+        for flag in sorted(choice.skip - known):
+            raise unknown_name("flag", flag, known)
     outcomes = [each for entry in entries for each in vector_runs.run(vectors, entry, function, choice)]
     judged, wrong = sum(o.judged for o in outcomes), sum(o.mismatches for o in outcomes)
     if not judged:
