@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kvformat.elements.packing import pack_nibbles as pack_nibbles
     from kvformat.elements.packing import unpack_nibbles as unpack_nibbles
     from kvformat.errors import InputError as InputError
+    from kvformat.fuzz import fuzz as fuzz
     from kvformat.layouts import Layout as Layout
     from kvformat.layouts import layout as layout
     from kvformat.layouts import load_layout as load_layout
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from kvformat.recipes.quantizer import quantize as quantize
     from kvformat.verify import Dump as Dump
     from kvformat.verify import check as check
+    from kvformat.verify import diagnose as diagnose
+    from kvformat.verify import lint as lint
 
 __version__ = "0.1.0"
 
@@ -51,6 +54,9 @@ _HOMES = {
     "PagedCache": "kvformat.cache",
     "Dump": "kvformat.verify",
     "check": "kvformat.verify",
+    "diagnose": "kvformat.verify",
+    "lint": "kvformat.verify",
+    "fuzz": "kvformat.fuzz",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 the names are strings, from the table above

@@ -21,6 +21,7 @@ from spec_pages import (
     dtypes,
     elements,
     explorer,
+    faults,
     glossary,
     holding,
     index,
@@ -36,7 +37,7 @@ SPEC = Path(__file__).resolve().parents[1] / "spec"
 
 def generate() -> dict[str, str]:
     """The text of every generated file by its path under spec/. Raises AssertionError for a statement that is false."""
-    text = (index, glossary, holding, recipes, vendors, atlas, sizes, conversions, dtypes)
+    text = (index, glossary, holding, recipes, vendors, atlas, sizes, conversions, dtypes, faults)
     parts = (*text, elements, layouts, diagrams, explorer)
     return {name: text for part in parts for name, text in part.files().items()}
 

@@ -14,7 +14,7 @@ from kvformat import modes
 from kvformat.elements.formats import element
 from kvformat.errors import InputError, unknown_name
 from kvformat.layouts.catalogue import find_entry
-from kvformat.layouts.entry import DTYPE_BITS, ORDERS, PER, Form, Part, Section
+from kvformat.layouts.entry import DTYPE_BITS, ORDERS, PER, Entry, Form, Part, Section
 from kvformat.layouts.page import Layout, Nibbles, Order, as_integer
 from kvformat.layouts.region import PARTS, SIDES, Digit, Region, Side
 from kvformat.layouts.swizzle import SWIZZLES, Plane, Term
@@ -79,8 +79,37 @@ def layout(
     default), "float16" or "float32". nibbles: of 4-bit codes, "low_first" (the even dim in the low nibble, the default)
     or "high_first". Raises InputError, one line, for an unknown name or sizes the layout cannot have.
     """
-    entry = find_entry(name)
-    kind = modes.mode(mode)
+    return lay_out(
+        find_entry(name),
+        mode=mode,
+        block_size=block_size,
+        num_kv_heads=num_kv_heads,
+        head_size=head_size,
+        head_size_v=head_size_v,
+        order=order,
+        v_scales=v_scales,
+        page_bytes=page_bytes,
+        dtype=dtype,
+        nibbles=nibbles,
+    )
+
+
+def lay_out(
+    entry: Entry,
+    *,
+    mode: str | modes.Mode,
+    block_size: int,
+    num_kv_heads: int | None = None,
+    head_size: int | None = None,
+    head_size_v: int | None = None,
+    order: str | None = None,
+    v_scales: str | None = None,
+    page_bytes: int | None = None,
+    dtype: DTypeLike | None = None,
+    nibbles: str | None = None,
+) -> Layout:
+    """The layout that an entry describes, registered or not; arguments and errors as those of `layout`."""
+    name, kind = entry.name, modes.mode(mode)
     form = entry.form(kind.name)
     where = f"layout {name} in mode {kind.name}"
     stored = _dtype(kind, dtype)

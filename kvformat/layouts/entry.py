@@ -124,6 +124,11 @@ class Form:
         held = {part.side for section in self.sections for part in section.record}
         return tuple(side for side in SIDES if side in held)
 
+    @property
+    def uniform(self) -> bool:
+        """Whether it stores K and V, each in one format from its first dim to its last."""
+        return self.sides == SIDES and not any(part.recipe for section in self.sections for part in section.record)
+
 
 @dataclass(frozen=True)
 class Entry:

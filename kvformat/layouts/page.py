@@ -114,6 +114,13 @@ class Layout:
         return tuple(found)
 
     @property
+    def uniform(self) -> bool:
+        """Whether the page stores K and V, each in one format from its first dim to its last."""
+        return self.sides == SIDES and all(
+            len(self.segments(side)) == 1 and not self.segments(side)[0].recipe for side in SIDES
+        )
+
+    @property
     def spec(self) -> dict[str, str | int]:
         """The arguments of `layout` that make this layout again, those that do not apply left out."""
         names = ("name", "mode", "order", "block_size", "num_kv_heads", "head_size", "head_size_v")

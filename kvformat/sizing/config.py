@@ -21,6 +21,15 @@ _SLIDING = ("sliding_attention", "sliding_window_attention", "local_attention")
 _LINEAR = ("linear_attention", "mamba", "recurrent", "conv", "gated_delta_net")
 #: families whose layers all slide but for every so-many-th
 _PERIODS = {"gemma3": 6, "gemma2": 2, "gpt_oss": 2}
+#: what else says how layers attend, where layer_types does not: a size that ignores it would be wrong
+_UNREAD = (
+    "attention_chunk_size", "attn_layer_period", "attn_type_list", "hybrid_layer_ids", "hybrid_override_pattern",
+    "layers_block_type", "linear_attn_config",
+)  # fmt: skip
+#: what says that layers share what they keep, or keep other tokens than those of the text
+_SHARED = ("num_kv_shared_layers", "cross_attention_layers")
+#: more layers than any model has
+_MOST_LAYERS = 10_000
 #: attention of a layer of DeepSeek V4 by its compression ratio
 _RATIOS = {0: "v4 window", 4: "csa", 128: "hca"}
 
@@ -48,6 +57,11 @@ def parse_config(config: Mapping[str, Any], *, name: str) -> Model:
         raise InputError(f"text_config must be an object; got {text!r}")
     config = text
     count = _number(config, _LAYERS)
+    if count > _MOST_LAYERS:
+        raise InputError(f"a model of {count} layers is none: at most {_MOST_LAYERS}")
+    unread = [key for key in (*_SHARED, *(() if "layer_types" in config else _UNREAD)) if config.get(key)]
+    if unread:
+        raise InputError(f"{unread[0]} changes what its layers keep, and is not read here")
     layers = [_layer(config, index, count) for index in range(count)]
     groups = Counter(layers)
     found = tuple(Layers(number, *layer) for layer, number in groups.items())
@@ -80,7 +94,7 @@ def _layer(config: Mapping[str, Any], index: int, count: int) -> _Layer:
 
 
 def _compressed(ratios: Any, index: int, count: int) -> _Layer:
-    if not isinstance(ratios, list) or len(ratios) < count or ratios[index] not in _RATIOS:
+    if not isinstance(ratios, list) or len(ratios) < count or ratios[index] not in tuple(_RATIOS):
         known = ", ".join(map(str, _RATIOS))
         raise InputError(f"compress_ratios must have one of {known} for each of {count} layers; got {ratios!r:.80}")
     return _RATIOS[ratios[index]], 0, 0, 0, 0
@@ -90,7 +104,10 @@ def _latent(config: Mapping[str, Any]) -> _Layer:
     row = (_number(config, ("kv_lora_rank",)), _number(config, ("qk_rope_head_dim",)))
     if row != (512, 64):
         raise InputError(f"latent rows of {row[0]} + {row[1]} dims have no layout; only 512 + 64 have")
-    return ("mla with indexer" if config.get("index_head_dim") else "mla"), 0, 0, 0, 0
+    indexer = _number(config, ("index_head_dim",), default=0)
+    if indexer not in (0, 128):
+        raise InputError(f"indexer keys of {indexer} dims have no layout; only 128 have")
+    return ("mla with indexer" if indexer else "mla"), 0, 0, 0, 0
 
 
 def _kind(config: Mapping[str, Any], index: int, count: int, window: int) -> str:

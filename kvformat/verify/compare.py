@@ -129,6 +129,27 @@ def _labels(piece: _Piece) -> tuple[str, str, int]:
     return piece.segment.name, piece.segment.recipe, piece.segment.dims.start
 
 
+def wrong_tokens(dump: Dump, how: Recipe, *, progress: Progress | None = None) -> NDArray[np.bool_]:
+    """Which tokens of a dump have a code or scale that is not what a recipe's engine gives: bool (tokens,).
+
+    how: `for_input` of the dump's dtype. What the bounds of approximate instructions allow counts as wrong here.
+    """
+    scales: dict[Side, np.float32 | None] = {side: _tensor_scale(dump, side, how) for side in SIDES}
+    wrong = np.zeros(dump.tokens, bool)
+    for start, stop in _chunks(dump):
+        slots = dump.slot_mapping[start:stop]
+        tokens = np.flatnonzero(slots >= 0)
+        for side in SIDES:
+            if len(tokens):
+                expected = _expected(dump, dump.rows(side, start, stop)[tokens], how, scales[side])
+                found = cache.load(dump.layout, dump.pages, slots[tokens], side, how, scales[side])
+                for mask in (_wrong_scales(expected, found), _wrong_codes(expected, found)):
+                    wrong[tokens + start] |= mask.any(axis=(1, 2))
+        if progress is not None:
+            progress(stop, dump.tokens)
+    return wrong
+
+
 def _chunks(dump: Dump) -> Iterator[tuple[int, int]]:
     row = dump.layout.num_kv_heads * max(dump.layout.head_size, dump.layout.head_size_v)
     step = max(1, CHUNK // row)
@@ -159,9 +180,7 @@ def _compare(dump: Dump, piece: _Piece, chunk: tuple[int, int], tally: Tally) ->
         return None
     x = piece.rows(dump, *chunk)[tokens]
     expected, found = piece.expected(dump, x), piece.found(dump, slots[tokens])
-    wrong = {"scale": _wrong_scales(expected, found), "code": _wrong_codes(expected, found)}
-    if is_approximate(piece.recipe):
-        wrong = _allow(x, piece.recipe, piece.scale, found, wrong, tally)
+    wrong = differences(x, expected, found, piece.scale, tally)
     differ = piece.copies_differ(dump, slots[tokens])
     if differ is not None:
         wrong["scale"] = wrong["scale"] | differ
@@ -172,6 +191,20 @@ def _compare(dump: Dump, piece: _Piece, chunk: tuple[int, int], tally: Tally) ->
             token, head, column = np.unravel_index(int(np.argmax(mask)), mask.shape)
             places.append(Place(int(tokens[token]) + chunk[0], piece, part, int(head), int(column)))
     return min(places, key=lambda place: (place.token, place.head), default=None)
+
+
+def differences(
+    x: NDArray[Any], expected: Quantized, found: Quantized, scale: np.float32 | None, tally: Tally
+) -> dict[str, NDArray[np.bool_]]:
+    """Which scales and codes differ: masks (tokens, heads, columns) and (tokens, heads, dims) by part.
+
+    x: the input that both were made from, scale: its per-tensor scale. NaN codes and NaN scales compare as a class; an
+    approximate recipe allows what its bounds do, which is counted in `tally`.
+    """
+    wrong = {"scale": _wrong_scales(expected, found), "code": _wrong_codes(expected, found)}
+    if is_approximate(expected.recipe):
+        return _allow(x, expected.recipe, scale, found, wrong, tally)
+    return wrong
 
 
 def _allow(
@@ -231,7 +264,7 @@ def _wrong_codes(expected: Quantized, found: Quantized) -> NDArray[np.bool_]:
     wrong: NDArray[np.bool_] = expected.codes != found.codes
     nan_codes = element(how.element).nan_codes
     if nan_codes and wrong.any():
-        wrong &= ~(np.isin(expected.codes, nan_codes) & np.isin(found.codes, nan_codes))
+        wrong[wrong] = ~(np.isin(expected.codes[wrong], nan_codes) & np.isin(found.codes[wrong], nan_codes))
     return wrong
 
 

@@ -141,9 +141,15 @@ class Pages:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Pages:
         """Open a file of pages, or a dump without its K and V. Raises InputError, naming the file, for any other."""
-        pages, layout, slots = load_pages(path)
         try:
             metadata, tensors = _open(Path(path), ("pages",))
+            pages, slots = tensors["pages"], tensors.get("slot_mapping")
+            if pages.dtype != np.uint8 or pages.ndim != 2 or not pages.size:
+                found = f"{pages.dtype.name} of shape {_shape(pages.shape)}"
+                raise InputError(f"pages is {found}; it must be uint8 of shape (num_blocks, page_bytes), not empty")
+            layout = _layout_of({"producer": "", **metadata}, tensors)
+            if slots is not None:
+                slots = check_slots(slots, len(pages) * layout.block_size)
             mode = find_mode(layout.mode)
             scales = {name: _scale(name, tensors.get(name), mode) for name in OPTIONAL_TENSORS}
             recipe = metadata.get("recipe")
@@ -289,23 +295,6 @@ def _save(target: Path, tensors: Mapping[str, ArrayLike], metadata: dict[str, st
             finished.replace(target)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{_one_line(target)}: cannot be written: {_one_line(error)}") from error
-
-
-def load_pages(path: str | os.PathLike[str]) -> tuple[NDArray[np.uint8], Layout, NDArray[np.int64] | None]:
-    """The pages of a dump, their layout, and the slots of its tokens; the file needs nothing but `pages` and metadata.
-
-    Raises InputError, naming the file, for everything else.
-    """
-    try:
-        metadata, tensors = _open(Path(path), ("pages",))
-        pages, slots = tensors["pages"], tensors.get("slot_mapping")
-        if pages.dtype != np.uint8 or pages.ndim != 2 or not pages.size:
-            found = f"{pages.dtype.name} of shape {_shape(pages.shape)}"
-            raise InputError(f"pages is {found}; it must be uint8 of shape (num_blocks, page_bytes), not empty")
-        made = _layout_of({"producer": "", **metadata}, tensors)
-        return pages, made, None if slots is None else check_slots(slots, len(pages) * made.block_size)
-    except InputError as error:
-        raise InputError(f"{_one_line(path)}: {error}") from error
 
 
 def load_any(path: str | os.PathLike[str]) -> Dump | Pages:

@@ -87,6 +87,20 @@ def test_which_layers_slide(change, expected):
         ({"kv_lora_rank": 256, "qk_rope_head_dim": 64}, "latent rows of 256 + 64 dims have no layout"),
         ({"compress_ratios": [4]}, "compress_ratios must have one of 0, 4, 128 for each of 80 layers; got [4]"),
         ({"text_config": 7}, "text_config must be an object; got 7"),
+        ({"num_hidden_layers": 1 << 30}, "a model of 1073741824 layers is none: at most 10000"),
+        (
+            {"compress_ratios": [[]] * 80},
+            "compress_ratios must have one of 0, 4, 128 for each of 80 layers; got [[], []",
+        ),
+        ({"attn_type_list": [0, 1] * 40}, "attn_type_list changes what its layers keep, and is not read here"),
+        (
+            {"num_kv_shared_layers": 15, "layer_types": ["full_attention"] * 80},
+            "num_kv_shared_layers changes what its layers keep, and is not read here",
+        ),
+        (
+            {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 64},
+            "indexer keys of 64 dims have no layout; only 128 have",
+        ),
     ],
 )
 def test_a_configuration_that_says_too_little_is_one_line(change, says):

@@ -1,4 +1,4 @@
-"""The page of conversions: real dumps converted, judged, and converted back, as the commands print it."""
+"""The page of conversions: real dumps converted, judged and converted back; and that of stacks of layers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import kvformat as kvf
 from kvformat.cli import main
 from kvformat.data import sample
 from kvformat.layouts import LAYOUTS
+from spec_pages import stacks
 from spec_pages.text import block, page, table
 
 _SLOTS = 128
@@ -28,7 +29,7 @@ def files() -> dict[str, str]:
             values = _values()
         finally:
             os.chdir(home)
-    return {"convert.md": page("convert.md", values)}
+    return {"convert.md": page("convert.md", values), **stacks.files()}
 
 
 def _values() -> dict[str, str]:

@@ -10,8 +10,8 @@ from spec_pages.text import Statement
 
 PURPOSES = {
     "vllm-0.33": "The page of one layer's cache block in vLLM 0.33: what a cache writer, an attention kernel or a "
-    "transfer of blocks between machines has to agree on. `kvformat.layouts.Stack` says where the pages of all layers "
-    "and blocks lie in one tensor, in each of vLLM's orders LBHNC, LBNHC, BLHNC, BLNHC, LHBNC and BHLNC.",
+    "transfer of blocks between machines has to agree on. Where the pages of all layers lie in one tensor, in the "
+    "orders LBHNC, BLHNC and so on: [all layers in one tensor](stacks.md).",
     "vllm-0.33-minimax-m3": "The nvfp4 page that vLLM's fused MiniMax-M3 kernel writes: each head's K and V in one "
     "piece, so that a page split over ranks is a slice of it.",
     "vllm-unfused": "The page of vLLM before K and V of a head shared a cell: "
