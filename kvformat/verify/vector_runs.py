@@ -222,14 +222,14 @@ def _judge_quantize(
     fmt = element(group["element"])
     taken = keywords(function)
     given = [test["id"] for test in tests if test["scale"]]
-    if given and taken is not None and "scale" not in taken:
+    if given and taken is not None and not taken & {"scale", "global_scale"}:
         raise InputError(
             f"{len(given)} tests give a scale, and the function takes none; leave them out with --skip GivenScale"
         )
     for test in tests:
         x = _numbers(test["x"], BINARIES[group["source"]]).reshape(test["shape"])
         scale = _numbers(test["scale"], np.dtype(np.float32))[0] if test["scale"] else None
-        made = _quantized(call(function, x, offered={"scale": scale, "recipe": group["recipe"]}))
+        made = _quantized(call(function, x, offered={"scale": scale, "global_scale": scale, "recipe": group["recipe"]}))
         outcome.add(test["id"], _wrong_quantized(group, test, fmt, x, scale, made))
 
 
@@ -331,11 +331,11 @@ def _judge_pages(
             for side in ("key", "value")
             if test[side]
         }
-        offered = {
-            **{name: _numbers(test[key], np.dtype(np.float32))[0] if test[key] else None for name, key in _SCALES},
-            "layout": dict(test["arguments"]),
-        }
-        call(function, pages, sides["key"], sides.get("value"), slots, offered=offered)
+        offered = {"v_scales": None, "dtype": None, **test["arguments"], "num_blocks": len(pages)}
+        offered["layout"] = offered.pop("name")
+        for name, key in _SCALES:
+            offered[name] = _numbers(test[key], np.dtype(np.float32))[0] if test[key] else None
+        call(function, sides["key"], sides.get("value"), pages, slots, offered=offered)
         wrong = _wrong_byte(page, pages, right)
         if wrong and test["result"] == "acceptable":
             wrong = _wrong_dump(group, page, pages, sides, slots, offered)
