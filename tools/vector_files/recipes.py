@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,12 +44,12 @@ _HEADER = (
 _SIGN_OF_NAN = frozenset(f"torchao-0.18/{rule}/mxfp4" for rule in ("floor", "ceil", "even"))
 
 
-def files() -> Iterator[tuple[str, VectorFile]]:
-    """Path under spec/vectors/ and contents, for each recipe of the catalogue that makes codes."""
+def files() -> Iterator[tuple[str, Callable[[], VectorFile]]]:
+    """Path under spec/vectors/ and what makes the file, for each recipe of the catalogue that makes codes."""
     for name in names():
         recipe = find(name)
         if recipe.element is not None:
-            yield f"recipes/{name}.json", _file(recipe)
+            yield f"recipes/{name}.json", partial(_file, recipe)
 
 
 def _file(recipe: Recipe) -> VectorFile:
