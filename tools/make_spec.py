@@ -14,7 +14,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from spec_pages import atlas, dtypes, elements, index, layouts, recipes, vendors
+from spec_pages import atlas, dtypes, elements, fuzz, index, layouts, recipes, vendors
 from spec_pages.text import MARK
 
 SPEC = Path(__file__).resolve().parents[1] / "spec"
@@ -22,7 +22,7 @@ SPEC = Path(__file__).resolve().parents[1] / "spec"
 
 def generate() -> dict[str, str]:
     """The text of every generated file by its path under spec/. Raises AssertionError for a statement that is false."""
-    parts = (index, elements, recipes, vendors, atlas, layouts, dtypes)
+    parts = (index, elements, recipes, vendors, atlas, layouts, dtypes, fuzz)
     return {name: text for part in parts for name, text in part.files().items()}
 
 

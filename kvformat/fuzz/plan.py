@@ -97,7 +97,7 @@ def make(
     if name not in LAYOUTS:
         raise unknown_name("layout", name, LAYOUTS)
     choices = _choices(candidate, kind.name, name, {"order": order, "v_scales": v_scales})
-    allowed = tuple(_sizes(candidate, kind.name, name, choices, head_sizes))
+    allowed = tuple(_sizes(candidate, how, name, choices, head_sizes))
     given = _scale_given(candidate, how)
     return Plan(candidate, how, name, choices, allowed, _dtypes(dtypes), given, head_sizes is not None)
 
@@ -124,12 +124,14 @@ def _sample(choice: Mapping[str, str]) -> dict[str, Any]:
 
 def _sizes(
     candidate: Candidate,
-    mode: str,
+    how: Recipe,
     name: str,
     choices: Mapping[str, tuple[str, ...]],
     wanted: Sequence[int] | None,
 ) -> Sequence[int]:
+    mode = how.mode
     first = {choice: values[0] for choice, values in choices.items()}
+    shared = how.inner.granularity.dims if how.inner else 0
     if candidate.kind == "quantizer" and mode == "nvfp4" and name == _SHOWN:
         first["v_scales"] = "linear"
     if wanted is None:
@@ -137,9 +139,11 @@ def _sizes(
         for choice, values in choices.items():
             for value in values:
                 found |= set(allowed_head_sizes(mode, name, **_sample({**first, choice: value})))
-        return sorted(found)
+        return sorted(size for size in found if not shared or size % shared == 0)
     for size in wanted:
         layout(name, mode=mode, head_size=size, **_sample(first))
+        if shared and size % shared:
+            raise InputError(f"{how.name} needs a head_dim that is a multiple of {shared}; got {size}")
     return tuple(wanted)
 
 
