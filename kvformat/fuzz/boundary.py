@@ -98,6 +98,7 @@ class Borders:
         #: whether the recipe's borders are near the middle between codes; None: not known yet
         self._midpoints: bool | None = None
 
+    @np.errstate(all="ignore")
     def tensor(self, shape: tuple[int, int, int], dtype: np.dtype[Any], scale: float | None = None) -> Array:
         """K or V (tokens, heads, head_dim). scale: the per-tensor scale that it will be quantized with."""
         tokens, heads, dims = shape
@@ -159,8 +160,7 @@ class Borders:
             rounded = np.asarray(tops, np.float64).astype(np.float32).astype(dtype)
         rounded = np.where(np.isfinite(rounded), rounded, np.ones((), dtype)).astype(dtype)
         if kind == 1:
-            bits = rounded.view(f"u{dtype.itemsize}") + generator.integers(-1, 2, groups).astype(f"i{dtype.itemsize}")
-            rounded = bits.astype(f"u{dtype.itemsize}").view(dtype)
+            rounded = stepped(rounded, generator.integers(-1, 2, groups))
         quiet = generator.random(groups) < 0.1
         return np.where(quiet & (np.arange(groups) > 0), np.zeros((), dtype), rounded)
 
