@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from kvformat.recipes.quantizer import quantize as quantize
     from kvformat.verify import Dump as Dump
     from kvformat.verify import check as check
+    from kvformat.verify import diagnose as diagnose
+    from kvformat.verify import lint as lint
 
 __version__ = "0.1.0"
 
@@ -52,6 +54,8 @@ _HOMES = {
     "PagedCache": "kvformat.cache",
     "Dump": "kvformat.verify",
     "check": "kvformat.verify",
+    "diagnose": "kvformat.verify",
+    "lint": "kvformat.verify",
     "fuzz": "kvformat.fuzz",
 }
 

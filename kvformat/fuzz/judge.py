@@ -101,7 +101,7 @@ class Judge:
         answer = self._call((case.key,), meta)
         expected = self._expected(case, "k")
         found, shared = _quantized(answer, expected)
-        wrong = differences(case.key, expected, found, _outer(expected), Tally("k"))
+        wrong = differences(case.key, expected, found, _outer(expected), Tally("k", "K"))
         count = sum(int(np.count_nonzero(mask)) for mask in wrong.values())
         wanted = _outer(expected)
         if shared is not None and wanted is not None and not _same_float(shared, wanted):
@@ -147,7 +147,7 @@ class Judge:
             scale = case.k_scale if side == "k" else case.v_scale
             x = case.key if side == "k" else case.value
             found = cache.load(case.layout, pages, case.slots[kept], side, expected.recipe, scale)
-            wrong = differences(x[kept], reading.tokens_of(expected, kept), found, scale, Tally(side))
+            wrong = differences(x[kept], reading.tokens_of(expected, kept), found, scale, Tally(side, side.upper()))
             count += sum(int(np.count_nonzero(mask)) for mask in wrong.values())
         return count
 

@@ -96,6 +96,8 @@ def make(
     name = layout_name or _SHOWN
     if name not in LAYOUTS:
         raise unknown_name("layout", name, LAYOUTS)
+    if not LAYOUTS[name].form(kind.name).uniform:
+        raise InputError(f"layout {name} does not store K and V in one format each; fuzz takes layouts that do")
     choices = _choices(candidate, kind.name, name, {"order": order, "v_scales": v_scales})
     allowed = tuple(_sizes(candidate, how, name, choices, head_sizes))
     given = _scale_given(candidate, how)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from kvformat.elements.formats import element
 from kvformat.recipes import rows
 from kvformat.recipes.intervals import (
+    Flag,
     Interval,
     Value,
     codes_inside,
@@ -26,7 +27,7 @@ from kvformat.recipes.intervals import (
     points,
     run,
 )
-from kvformat.recipes.program import Level, Recipe
+from kvformat.recipes.program import Recipe
 from kvformat.recipes.vocabulary import WORDS
 
 Array = NDArray[Any]
@@ -76,7 +77,7 @@ def _trial(
         fmt = element(level.storing.attributes[0])
         keys = encoded(level.storing, known[level.name])
         good_scales, value, own = codes_inside(found, fmt, keys), fmt.values()[found], decoded(keys, fmt)
-    error = _error(recipe, level, {**known, level.name: own}, groups)
+    error = trial_error(recipe, {**known, level.name: own}, groups)
     return error, good_scales, _codes_hold(recipe, {**known, level.name: points(value)}, groups, codes)
 
 
@@ -85,17 +86,19 @@ def _codes_hold(recipe: Recipe, known: Mapping[str, Value], groups: Array, codes
     return codes_inside(codes, element(recipe.element), run(recipe.code, known, groups)["c"])
 
 
-def _error(recipe: Recipe, level: Level, known: Mapping[str, Value], groups: Array) -> Interval:
+def trial_error(recipe: Recipe, known: Mapping[str, Value], groups: Array, *, bounds: bool = True) -> Interval:
     """The error of a trial, summed in the order of the elements; 0 where a level has one way to arise."""
+    level = recipe.inner
+    assert level is not None
     total = points(np.zeros((*groups.shape[:-1], 1), np.float32))
     if len(level.trials) == 0:
         return total
     assert recipe.element is not None
-    after = run(recipe.code, known, groups)
+    after = run(recipe.code, known, groups, bounds=bounds)
     after["c"] = decoded(after["c"], element(recipe.element))
     for i in range(groups.shape[-1]):
         values = {name: _element(value, i, groups.shape[-1]) for name, value in after.items()}
-        summed = run(level.error, {**values, "e": total}, groups)["e"]
+        summed = run(level.error, {**values, "e": total}, groups, bounds=bounds)["e"]
         assert isinstance(summed, Interval)
         total = summed
     return total
@@ -103,8 +106,10 @@ def _error(recipe: Recipe, level: Level, known: Mapping[str, Value], groups: Arr
 
 def _element(value: Value, i: int, count: int) -> Value:
     """The i-th element of a value that each element of a group has; others have one for the group."""
-    ends = (value.low, value.high) if isinstance(value, Interval) else (value.may_fail, value.may_hold)
-    return type(value)(*(end[..., i : i + 1] if end.shape[-1] == count else end for end in ends))
+    if isinstance(value, Interval):
+        low, high = (end[..., i : i + 1] if end.shape[-1] == count else end for end in (value.low, value.high))
+        return points(low) if value.low is value.high else Interval(low, high)
+    return Flag(*(end[..., i : i + 1] if end.shape[-1] == count else end for end in (value.may_fail, value.may_hold)))
 
 
 def _may_be_chosen(errors: list[Interval]) -> list[Mask]:

@@ -146,11 +146,12 @@ def _batches(generator: Any, left: Recipe, right: Recipe) -> Iterator[tuple[NDAr
         tops = generator.uniform(0.001, 1, _GROUPS) * reach * 2.0 ** generator.integers(-8, 3, _GROUPS)
         x = np.zeros((_GROUPS, 1, width), np.float32)
         x[:, 0, 0] = tops.astype(dtype)
-        x[:, 0, 1:] = _borders(generator, (left, right)[batch // 2 % 2], x.astype(dtype), scale, width - 1)
+        x[:, 0, 1:] = borders(generator, (left, right)[batch // 2 % 2], x.astype(dtype), scale, width - 1)
         yield x.astype(dtype), scale
 
 
-def _borders(generator: Any, recipe: Recipe, x: NDArray[Any], scale: float | None, count: int) -> NDArray[np.float32]:
+def borders(generator: Any, recipe: Recipe, x: NDArray[Any], scale: float | None, count: int) -> NDArray[np.float32]:
+    """`count` numbers for each row of x, on and right beside the borders between two codes under its first scale."""
     quantized = quantize(x, recipe, scale=scale)
     assert recipe.element is not None
     fmt = element(recipe.element)

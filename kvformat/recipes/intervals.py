@@ -71,13 +71,23 @@ def _operand(text: str, values: Mapping[str, Value], dtype: Any) -> Value:
     if text not in values and is_constant(text):
         return points(np.full((1, 1, 1), dtype(text)))
     value = values[text]
-    return value if isinstance(value, Flag) else Interval(value.low.astype(dtype), value.high.astype(dtype))
+    return value if isinstance(value, Flag) else _typed(value, dtype)
+
+
+def _typed(value: Interval, dtype: Any) -> Interval:
+    return _each_end(lambda end: end.astype(dtype, copy=False), value)
+
+
+def _each_end(function: Callable[[Array], Array], value: Interval) -> Interval:
+    """A function of both ends; one array stays one, which is how points are told from intervals, at half the work."""
+    low = function(value.low)
+    return Interval(low, low if value.low is value.high else function(value.high))
 
 
 def narrowed(value: Value) -> Interval:
     """The interval as it is stored in float32."""
     assert isinstance(value, Interval)
-    return Interval(value.low.astype(np.float32), value.high.astype(np.float32))
+    return _typed(value, np.float32)
 
 
 def inside(found: Array, allowed: Interval) -> NDArray[np.bool_]:
@@ -104,9 +114,10 @@ def encoded(operation: Operation, value: Value) -> Interval:
     """The codes that an `encode` may give, as an interval of keys."""
     assert isinstance(value, Interval)
     how = encode_policy(operation)
-    ends = [encode_by(end, how) for end in (value.low, value.high)]
-    low, high = (_keys(end.view(np.uint8), how.format) for end in ends)
-    return Interval(np.minimum(low, high), np.maximum(low, high))
+    keys = _each_end(lambda end: _keys(encode_by(end, how).view(np.uint8), how.format), value)
+    if keys.low is keys.high:
+        return keys
+    return Interval(np.minimum(keys.low, keys.high), np.maximum(keys.low, keys.high))
 
 
 def patterns(keys: Value, fmt: ElementFormat) -> NDArray[np.uint8]:
@@ -123,7 +134,7 @@ def decoded(keys: Value, fmt: ElementFormat) -> Interval:
     order = np.argsort(_keys(np.arange(fmt.codes, dtype=np.uint8), fmt), kind="stable")
     first = _keys(order[:1].astype(np.uint8), fmt)[0]
     values = fmt.values()[order]
-    return Interval(values[keys.low - first], values[keys.high - first])
+    return _each_end(lambda end: values[end - first], keys)
 
 
 def codes_inside(found: Array, fmt: ElementFormat, allowed: Value) -> NDArray[np.bool_]:
@@ -157,6 +168,8 @@ def _apply(operation: Operation, operands: list[Any], *, bounds: bool) -> Value:
 
 
 def _corners(function: Callable[..., Array], operands: list[Interval]) -> Interval:
+    if all(each.low is each.high for each in operands):
+        return points(function(*(each.low for each in operands)))
     results = [function(*ends) for ends in product(*((each.low, each.high) for each in operands))]
     low, high = results[0], results[0]
     for result in results[1:]:
@@ -165,6 +178,8 @@ def _corners(function: Callable[..., Array], operands: list[Interval]) -> Interv
 
 
 def _magnitude(a: Interval) -> Interval:
+    if a.low is a.high:
+        return points(np.abs(a.low))
     ends = np.abs(a.low), np.abs(a.high)
     spans = (a.low < 0) & (a.high > 0)
     return Interval(np.where(spans, a.low.dtype.type(0), np.minimum(*ends)), np.maximum(*ends))
@@ -172,6 +187,8 @@ def _magnitude(a: Interval) -> Interval:
 
 def _widened(value: Interval, operation: Operation, ulps: int) -> Interval:
     """The interval by as many units in the last place larger as the instruction may be off; zeros and Inf are exact."""
+    if not ulps:
+        return _each_end(lambda end: _flushed(end, operation), value)
     low, high = value.low, value.high
     for _ in range(ulps):
         low = np.where(np.isfinite(low) & (low != 0), np.nextafter(low, -np.inf, dtype=low.dtype), low)
@@ -357,9 +374,11 @@ _CONDITIONS: dict[str, Callable[..., Flag]] = {
 
 
 def _select(flag: Flag, yes: Interval, no: Interval) -> Interval:
-    low = np.where(flag.may_hold, yes.low, no.low)
-    high = np.where(flag.may_hold, yes.high, no.high)
     both = flag.may_hold & flag.may_fail
+    low = np.where(flag.may_hold, yes.low, no.low)
+    if yes.low is yes.high and no.low is no.high and not both.any():
+        return points(low)
+    high = np.where(flag.may_hold, yes.high, no.high)
     return Interval(
         np.where(both, np.minimum(yes.low, no.low), low), np.where(both, np.maximum(yes.high, no.high), high)
     )

@@ -61,14 +61,14 @@ def identify(dump: Dump, declared: Recipe, token: int) -> Identity:
 
     token: where the declared recipe fails first; recipes that fail around it are not tried any further.
     """
-    extremes = {side: _extremes(dump, side) for side in SIDES}
+    ends = {side: extremes(dump, side) for side in dump.layout.sides}
     around = [(max(0, token - _SAMPLE // 2), min(token + _SAMPLE, dump.tokens))]
     chunks = _spaced(dump)
     found: dict[bool, list[str]] = {False: [], True: []}
     for recipe in map(find_recipe, names()):
         if recipe.name == declared.name or recipe.element is None or not comparable(recipe, declared):
             continue
-        judged = _Judge(dump, recipe.for_input(dump.key.dtype.name), declared, extremes)
+        judged = _Judge(dump, recipe.for_input(dump.key.dtype.name), declared, ends)
         if judged.holds(around) and judged.holds(chunks):
             found[is_approximate(recipe)].append(recipe.name)
     tokens = sum(stop - start for start, stop in chunks)
@@ -78,26 +78,25 @@ def identify(dump: Dump, declared: Recipe, token: int) -> Identity:
 class _Judge:
     """One recipe against the bytes of a dump."""
 
-    def __init__(
-        self, dump: Dump, recipe: Recipe, declared: Recipe, extremes: Mapping[Side, NDArray[np.float32]]
-    ) -> None:
+    def __init__(self, dump: Dump, recipe: Recipe, declared: Recipe, ends: Mapping[Side, NDArray[np.float32]]) -> None:
         self.dump = dump
         self.recipe = recipe
         given: dict[Side, np.float32 | None] = {"k": dump.k_scale, "v": dump.v_scale}
         self.outer = {
-            side: outer_scales(recipe, extremes[side], _as_given(recipe, declared, given[side])) for side in SIDES
+            side: outer_scales(recipe, ends[side], as_given(recipe, declared, given[side]))
+            for side in dump.layout.sides
         }
 
     def holds(self, chunks: Sequence[tuple[int, int]]) -> bool:
         """Whether the recipe may give every code and scale of these tokens."""
-        return all(self._chunk_holds(side, *chunk) for chunk in chunks for side in SIDES)
+        return all(self._chunk_holds(side, *chunk) for chunk in chunks for side in self.dump.layout.sides)
 
     def _chunk_holds(self, side: Side, start: int, stop: int) -> bool:
         slots = self.dump.slot_mapping[start:stop]
         kept = np.flatnonzero(slots >= 0)
         if not len(kept):
             return True
-        x = self.dump.rows(side, start, stop)[kept].astype(np.float32)
+        x = _judged(self.dump, side, start, stop)[kept].astype(np.float32)
         rows = x.reshape(-1, x.shape[2])
         found = cache.load(self.dump.layout, self.dump.pages, slots[kept], side, self.recipe, np.float32(1))
         codes = found.codes.view(np.uint8).reshape(rows.shape)
@@ -106,7 +105,7 @@ class _Judge:
         return all(bool(good.all()) for good in within(rows, self.recipe, outer, codes, scales))
 
 
-def _as_given(recipe: Recipe, declared: Recipe, scale: np.float32 | None) -> np.float32 | None:
+def as_given(recipe: Recipe, declared: Recipe, scale: np.float32 | None) -> np.float32 | None:
     """A dump's scale, which is the declared recipe's own number, as another recipe takes it; None: computed anew."""
     kinds = [{level.multiplier for level in each.outer if level.may_be_given} for each in (recipe, declared)]
     if scale is None or kinds[0] == kinds[1]:
@@ -132,12 +131,33 @@ def _row(dump: Dump) -> int:
     return dump.layout.num_kv_heads * max(dump.layout.head_size, dump.layout.head_size_v)
 
 
-def _extremes(dump: Dump, side: Side) -> NDArray[np.float32]:
-    """A few elements that reduce to what the whole side reduces to: its extreme finite values, a NaN, an Inf."""
+def _judged(dump: Dump, side: Side, start: int, stop: int) -> NDArray[Any]:
+    """The dims of rows start..stop-1 that the page's recipe covers, which are the first ones."""
+    return dump.rows(side, start, stop)[..., : dump.layout.segments(side)[0].dims.stop]
+
+
+def extremes(dump: Dump, side: Side, *, written: bool = False) -> NDArray[np.float32]:
+    """A few elements that reduce to what the whole side reduces to: its extreme finite values, a NaN, an Inf.
+
+    written: only of rows that have a slot.
+    """
     kept: list[NDArray[np.float32]] = []
     for start, stop in _chunks(dump):
-        x = dump.rows(side, start, stop).astype(np.float32).reshape(-1)
+        rows = _judged(dump, side, start, stop)
+        x = (rows[dump.slot_mapping[start:stop] >= 0] if written else rows).astype(np.float32).reshape(-1)
         finite = x[np.isfinite(x)]
         ends = [finite.min(), finite.max()] if finite.size else []
         kept.append(np.array([*ends, *x[~np.isfinite(x)][:64]], np.float32))
     return np.concatenate(kept)
+
+
+def extremes_of_heads(dump: Dump, side: Side) -> NDArray[np.float32]:
+    """`extremes` for each head: (1, heads, elements); a head without NaN or Inf has zeros for them."""
+    ends: list[NDArray[np.float32]] = []
+    for start, stop in _chunks(dump):
+        x = dump.rows(side, start, stop).astype(np.float32)
+        finite = np.where(np.isfinite(x), x, np.float32(0))
+        odd = [np.where((test(x)).any(axis=(0, 2)), np.float32(value), np.float32(0))
+               for test, value in ((np.isnan, np.nan), (np.isposinf, np.inf), (np.isneginf, -np.inf))]  # fmt: skip
+        ends.append(np.concatenate([finite.min(axis=0), finite.max(axis=0), np.stack(odd, axis=1)], axis=1))
+    return np.concatenate(ends, axis=1)[None]
