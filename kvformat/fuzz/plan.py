@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,9 +64,7 @@ class Plan:
         linear = {"v_scales": "linear"} if self.mode == "nvfp4" and self.layout == _SHOWN else {}
         where = self.layout_of(block_size=tokens, num_kv_heads=heads, head_size=dims, **linear)
         given = None if scale is None else np.float32(scale)
-        # a writer has one scale for V too: any will do for zeros
-        zeros = np.zeros_like(x)
-        return Case(x, zeros, np.arange(tokens), where, 1, given, given if given is not None else None)
+        return Case(x, np.zeros_like(x), np.arange(tokens), where, 1, given, given)
 
     def reader_case(self, key: Array, value: Array, where: Layout, blocks: NDArray[np.int64], **more: Any) -> Case:
         """A case for a reader: the sequence lies in these blocks."""
@@ -166,8 +165,6 @@ def _scale_given(candidate: Candidate, how: Recipe) -> tuple[bool, ...]:
         return (True,)
     if candidate.keywords is None or not candidate.keywords & {"scale", "global_scale"}:
         return (False,)
-    import inspect
-
     named = [inspect.signature(candidate.function).parameters[name] for name in candidate.keywords]
     required = any(each.name in ("scale", "global_scale") and each.default is each.empty for each in named)
     return (True,) if required else (False, True)

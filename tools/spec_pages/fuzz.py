@@ -48,12 +48,16 @@ def _counts(broken: Any, right: Any, groups: Any) -> str:
 
 
 def _compared(normal: Any) -> str:
+    rows = normal["kernels"]
+    shown = {row["fault"] for row in rows if row["random"]}
+    hidden = [f"`{fault}`" for fault in dict.fromkeys(row["fault"] for row in rows) if fault not in shown]
+    missed = [f"{row['name']} ({row['kind']})" for row in rows if not row["search"]]
+    late = f", all but {' and '.join(missed)}, which take it longer" if missed else ""
     return (
         f"With {normal['budget']:g} s for each of the {normal['of']} broken kernels, standard normal K and V (16"
         " tokens, 2 heads of 64, blocks of 16 slots, no padding)"
-        f" show {normal['random']} of them and the search {normal['search']}."
-        " What random data shows, it shows in hundreds of numbers at once; what it does not show needs a tie, a NaN, a"
-        " zero, a padded page or a slot that nobody wrote."
+        f" show {normal['random']} of them and the search {normal['search']}{late}. What random data does not show in"
+        f" any mode: {', '.join(hidden)}. What it does show, it shows in hundreds of numbers at once."
     )
 
 
