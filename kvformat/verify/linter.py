@@ -14,6 +14,7 @@ from kvformat import cache
 from kvformat.elements.formats import element
 from kvformat.errors import InputError
 from kvformat.layouts import Layout
+from kvformat.modes import MODES
 from kvformat.modes import mode as find_mode
 from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.slots import check_slots
@@ -131,6 +132,8 @@ def _lint(
 ) -> LintReport:
     if not layout.uniform:
         raise InputError(f"layout {layout.name} does not store K and V in one format each; lint has no rules for that")
+    if layout.mode not in MODES:
+        raise InputError(f"lint has no rules for mode {layout.mode}; it has some for {', '.join(MODES)}")
     findings: list[Finding] = []
     counts: dict[str, int] = {}
     written = _mapped(layout, len(pages), mapped)

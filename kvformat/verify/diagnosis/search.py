@@ -62,6 +62,8 @@ def diagnose(
         raise InputError(
             "no token of the dump has a slot (all of slot_mapping is negative), so there is nothing to judge"
         )
+    if declared.prepare:
+        raise InputError(f"recipe {declared.name} transforms whole rows first; check judges it, diagnose cannot")
     shared = [level.granularity.name for level in declared.outer]
     if shared not in ([], ["per_tensor"]):
         raise InputError(
