@@ -65,7 +65,7 @@ FLOORS = (
     {"errors", "data"},
     {"slots", "modes", "cache_dtypes", "toml", "elements"},
     {"recipes", "layouts"},  # side by side: neither knows the other
-    {"cache", "conversion", "sizing"},
+    {"cache", "attention", "conversion", "sizing"},
     {"verify"},
     {"fuzz", "simulate", "torch"},
     {"cli"},

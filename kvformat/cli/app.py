@@ -19,6 +19,7 @@ from kvformat.cli.fuzz import OptionalDevice, fuzz
 from kvformat.cli.layout import layout
 from kvformat.cli.lint import lint
 from kvformat.cli.outcome import CANNOT_JUDGE, INTERRUPTED, complain, refuse, say
+from kvformat.cli.simulate import simulate
 from kvformat.cli.size import size
 from kvformat.cli.sweep import sweep
 from kvformat.cli.table import table
@@ -40,6 +41,7 @@ app.command("table")(table)
 app.command("layout")(layout)
 app.command("convert")(convert)
 app.command("size")(size)
+app.command("simulate")(simulate)
 app.command("sweep")(sweep)
 app.command("lint")(lint)
 app.command("fuzz", cls=OptionalDevice)(fuzz)

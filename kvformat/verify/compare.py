@@ -17,6 +17,7 @@ from kvformat.recipes.admissible import is_approximate, point, within
 from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.recipes.program import Recipe
 from kvformat.recipes.quantizer import Quantized, checked, statistics, tensor_scale
+from kvformat.verify.attention import judge
 from kvformat.verify.dump import Dump
 from kvformat.verify.explain import explain_code, explain_scale
 from kvformat.verify.identify import SIDES, identify
@@ -86,6 +87,7 @@ def check(dump: Dump, *, recipe: str | Recipe | None = None, progress: Progress 
     NaN codes and NaN scales compare as a class, everything else bit for bit. Bytes of slots that no token was written
     to are not judged. The work is done in chunks: beyond the mapped file it takes well under 1 GiB, however large the
     dump. recipe: judge by this one, whatever the dump declares. progress: called with (tokens done, tokens in all).
+    A dump with `query` and `output` has its attention judged as well, by what its pages hold: `verify.attention`.
 
     Raises InputError where the dump cannot be judged: no token has a slot, or its recipe cannot take its K and V.
     """
@@ -110,12 +112,13 @@ def check(dump: Dump, *, recipe: str | Recipe | None = None, progress: Progress 
                 first = found
         if progress is not None:
             progress(stop, dump.tokens)
+    attention = None if dump.query is None else judge(dump, how, scales)
     if first is None:
-        return Report.make(dump, how, scales, tuple(tallies.values()))
+        return Report.make(dump, how, scales, tuple(tallies.values()), attention=attention)
     explained = _explain(dump, first)
     by_main = next((tally for tally in tallies.values() if not tally.recipe and any(tally.wrong.values())), None)
     named = None if by_main is None else identify(dump, how, first.token)
-    return Report.make(dump, how, scales, tuple(tallies.values()), explained, named)
+    return Report.make(dump, how, scales, tuple(tallies.values()), explained, named, attention)
 
 
 def _pieces(dump: Dump, how: Recipe, scales: dict[Side, np.float32 | None]) -> Iterator[_Piece]:

@@ -7,14 +7,14 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import ml_dtypes
 import numpy as np
 
-from kvformat.errors import InputError
+from kvformat.errors import InputError, unknown_name
 from kvformat.modes import Mode
 from kvformat.modes import mode as find_mode
 from kvformat.slots import check_slots
@@ -30,6 +30,10 @@ VERSION = "1"
 INPUT_DTYPES = {np.dtype(t).name: np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16)}
 OPTIONAL_TENSORS = ("k_scale", "v_scale")
 TENSORS = ("key", "value", "slot_mapping", "pages", "k_scale", "v_scale")
+#: a kernel's attention: `check` judges `output` by what the pages hold. One without the other is passed over
+ATTENTION_TENSORS = ("query", "output")
+#: how that attention was computed, in the metadata: strings
+ATTENTION_SETTINGS = ("softmax_scale", "window", "accumulate", "operands")
 _FILE_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "U8": np.uint8,
                 "I64": np.int64}  # fmt: skip
 _SIZES = ("block_size", "num_kv_heads", "head_size", "head_size_v")
@@ -55,6 +59,11 @@ class Dump:
     k_scale: np.float32 | None
     v_scale: np.float32 | None
     producer: str
+    #: (queries, q_heads, head_size) after RoPE, of the last tokens, and (queries, q_heads, head_size_v)
+    query: NDArray[Any] | None = None
+    output: NDArray[Any] | None = None
+    #: what of ATTENTION_SETTINGS is known
+    attention: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def mode(self) -> str:
@@ -83,7 +92,11 @@ class Dump:
         try:
             metadata, tensors = _open(Path(path))
             _check_shapes(tensors)
-            return _assemble(tensors, _layout_of(metadata, tensors), metadata.get("recipe"), metadata["producer"])
+            dump = _assemble(tensors, _layout_of(metadata, tensors), metadata.get("recipe"), metadata["producer"])
+            if not all(name in tensors for name in ATTENTION_TENSORS):
+                return dump
+            settings = {name: metadata[name] for name in ATTENTION_SETTINGS if name in metadata}
+            return dump._attending(tensors["query"], tensors["output"], settings)  # noqa: SLF001 of its own class
         except InputError as error:
             raise InputError(f"{_one_line(path)}: {error}") from error
 
@@ -113,14 +126,34 @@ class Dump:
         _check_shapes(tensors)
         return _assemble(tensors, layout, recipe, producer)
 
+    def attending(self, query: ArrayLike, output: ArrayLike, **settings: object) -> Dump:
+        """The same dump with a kernel's attention: `check` then judges `output` as well, by what the pages hold.
+
+        query: (queries, q_heads, head_size) after RoPE, of the last tokens; output: (queries, q_heads, head_size_v);
+        float32, float16 or bfloat16. settings: softmax_scale (default 1 / sqrt(head_size)), window (sliding), and the
+        kernel's accumulate (default float32) and operands (default the query's dtype). Raises InputError.
+        """
+        for name in settings:
+            if name not in ATTENTION_SETTINGS:
+                raise unknown_name("attention setting", name, ATTENTION_SETTINGS)
+        arrays = (_native("query", query), _native("output", output))
+        return self._attending(*arrays, {name: str(value) for name, value in settings.items()})
+
+    def _attending(self, query: NDArray[Any], output: NDArray[Any], settings: Mapping[str, str]) -> Dump:
+        from kvformat.verify.attention import check_attention
+
+        check_attention(self.layout, query, output, settings)
+        return replace(self, query=query, output=output, attention=dict(settings))
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the dump as one safetensors file. The path holds the whole dump or stays as it was."""
-        tensors = {name: getattr(self, name) for name in TENSORS if getattr(self, name) is not None}
+        names = (*TENSORS, *ATTENTION_TENSORS)
+        tensors = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         _save(Path(path), tensors, self._metadata())
 
     def _metadata(self) -> dict[str, str]:
         named = self.recipe if self.recipe is None or isinstance(self.recipe, str) else self.recipe.name
-        return _metadata_of(self.layout, named, self.producer)
+        return _metadata_of(self.layout, named, self.producer) | dict(self.attention)
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,7 +351,8 @@ def _open(path: Path, needed: tuple[str, ...] = TENSORS[:4]) -> tuple[dict[str, 
         with safe_open(path, framework="np") as file:  # checks that the header is well-formed and covers the file
             metadata = dict(file.metadata() or {})
             _check_version(metadata)
-            views = {name: file.get_slice(name) for name in file.keys() if name in TENSORS}  # noqa: SIM118
+            names = [name for name in file.keys() if name in (*TENSORS, *ATTENTION_TENSORS)]  # noqa: SIM118
+            views = {name: file.get_slice(name) for name in names}
             kinds = {name: (view.get_dtype(), tuple(view.get_shape())) for name, view in views.items()}
         missing = [name for name in needed if name not in kinds]
         if missing:

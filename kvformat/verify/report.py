@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvformat.recipes.program import Recipe
+from kvformat.verify.attention import Judgement
 from kvformat.verify.dump import Dump
 from kvformat.verify.identify import Identity
 
@@ -116,6 +117,8 @@ class Report:
     first: Mapping[str, Any] | None
     #: the recipes of the catalogue that do reproduce the bytes; None where all bytes hold
     identity: Identity | None
+    #: what was found about the dump's attention output; None where it has none
+    attention: Judgement | None = None
 
     @property
     def allowed(self) -> int:
@@ -131,6 +134,7 @@ class Report:
         tallies: tuple[Tally, ...],
         first: Mapping[str, Any] | None = None,
         identity: Identity | None = None,
+        attention: Judgement | None = None,
     ) -> Report:
         """The report of what was counted."""
         compared = sum(sum(tally.compared.values()) for tally in tallies)
@@ -140,10 +144,21 @@ class Report:
             side: None if scale is None else f"{scale!s} ({'given' if given[side] is not None else 'computed'})"
             for side, scale in scales.items()
         }
-        ok = mismatches == 0
+        ok = mismatches == 0 and (attention is None or not attention.wrong)
         spec = dump.layout.spec
         return cls(
-            ok, int(not ok), how.name, dump.recipe is None, spec, said, compared, mismatches, tallies, first, identity
+            ok,
+            int(not ok),
+            how.name,
+            dump.recipe is None,
+            spec,
+            said,
+            compared,
+            mismatches,
+            tallies,
+            first,
+            identity,
+            attention,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -159,6 +174,7 @@ class Report:
             "reproduced_by": None if self.identity is None else self.identity.to_json(),
             "where": {tally.name.lower(): tally.to_json() for tally in self.tallies},
             "first": None if self.first is None else dict(self.first),
+            **({} if self.attention is None else {"attention": self.attention.to_json()}),
         }
 
     def __str__(self) -> str:
@@ -178,12 +194,15 @@ class Report:
                     lines.append(f"  {tally.name} {part}s{by}: {_counted(tally, part, wrong)}")
         if self.first is not None:
             lines += _explanation(self.first)
+        if self.attention is not None:
+            lines.append(f"  {self.attention}")
         return "\n".join(lines)
 
     def _headline(self) -> str:
         what = f"{self.recipe} in {self.layout['name']} {self.layout['order']}"
-        if self.ok:
-            return f"holds: {what}, {self.compared:,} codes and scales equal"
+        if not self.mismatches:
+            verdict = "holds" if self.ok else "BYTES HOLD, ATTENTION DOES NOT"
+            return f"{verdict}: {what}, {self.compared:,} codes and scales equal"
         return f"DIFFERS: {what}, {self.mismatches:,} of {self.compared:,} codes and scales"
 
 
