@@ -154,9 +154,15 @@ def main() -> int:
         "right": lambda: right(log, given.examples, given.only),
         "normal": lambda: normal(log, given.only),
     }[given.what]()
-    text = json.dumps(measured, indent=1)
-    (given.output / f"fuzz-{given.what}.json").write_text(f"{text}\n", encoding="utf-8")
+    (given.output / f"fuzz-{given.what}.json").write_text(lined(measured), encoding="utf-8")
     return 0
+
+
+def lined(measured: dict[str, Any]) -> str:
+    """JSON with a line for each kernel, so that a change shows as one."""
+    rows = measured.pop("kernels")
+    head = json.dumps(measured)[:-1]
+    return f'{head}, "kernels": [\n' + ",\n".join(map(json.dumps, rows)) + "\n]}\n"
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
     python tools/make_vectors.py                  write what differs
     python tools/make_vectors.py --check          write nothing; name the files that differ, status 1 if there are any
-    python tools/make_vectors.py --only elements  one part: elements, recipes, pages
+    python tools/make_vectors.py --only PREFIX    files whose path begins so: elements, recipes/golden, pages/vllm
     python tools/make_vectors.py --output DIR     write to another directory
 
 An expectation is written only where two independent sources gave it; see tools/vector_files/sources.py. It needs the
-extra `test` (NVIDIA's headers, g++) and torch.
+extras `test` (NVIDIA's headers, g++) and `oracles`, and torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import argparse
 import hashlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +37,16 @@ TARGET = ROOT / "spec" / "vectors"
 MANIFEST = "MANIFEST.json"
 
 Tensors = tuple[dict[str, NDArray[Any]], dict[str, str]]
-Made = tuple[str, VectorFile | Tensors]
+Maker = Callable[[], VectorFile | Tensors]
 
 
-def _elements() -> Iterator[Made]:
-    yield from elements.files().items()
-    yield "elements/authorities.json", authorities.file()
-    for fmt in ELEMENTS.values():
-        yield f"elements/{fmt.name}_all16.safetensors", elements.tables(fmt)
-
-
-PARTS = {"elements": _elements, "recipes": recipes.files, "pages": pages.files}
+def makers() -> dict[str, Maker]:
+    """What makes each file, by its path."""
+    found: dict[str, Maker] = {"elements/authorities.json": authorities.file}
+    for part in (elements, recipes, pages):
+        found |= dict(part.files())
+    tables = {f"elements/{fmt.name}_all16.safetensors": partial(elements.tables, fmt) for fmt in ELEMENTS.values()}
+    return found | tables
 
 
 def differs(path: Path, made: VectorFile | Tensors) -> bool:
@@ -92,24 +92,25 @@ def main() -> int:
     """Run one command line and return its exit status."""
     parser = argparse.ArgumentParser(description="Write the conformance vectors.")
     parser.add_argument("--check", action="store_true", help="write nothing; status 1 where a file differs")
-    parser.add_argument("--only", choices=PARTS, help="make one part; the others stay as they are")
+    parser.add_argument("--only", default="", metavar="PREFIX", help="only files whose path begins so; others stay")
     parser.add_argument("--output", type=Path, default=TARGET, metavar="DIR", help="instead of spec/vectors/")
     arguments = parser.parse_args()
     known = arguments.output / MANIFEST
     old = {e["path"]: e for e in json.loads(known.read_text())["files"]} if known.is_file() else {}
-    chosen = [arguments.only] if arguments.only else list(PARTS)
-    kept = {name: e for name, e in old.items() if name.partition("/")[0] not in chosen}
-    wrong, entries = [], list(kept.values())
-    for part in chosen:
-        for name, made in PARTS[part]():
-            path = arguments.output / name
-            if differs(path, made):
-                wrong.append(f"{name}: differs")
-                if not arguments.check:
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(contents(made))
-            if path.is_file():
-                entries.append(entry(name, path, made))
+    made_by = makers()
+    chosen = [name for name in made_by if name.startswith(arguments.only)]
+    if not chosen:
+        parser.error(f"no file begins with {arguments.only!r}")
+    wrong, entries = [], [e for name, e in old.items() if not name.startswith(arguments.only)]
+    for name in chosen:
+        made, path = made_by[name](), arguments.output / name
+        if differs(path, made):
+            wrong.append(f"{name}: differs")
+            if not arguments.check:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(contents(made))
+        if path.is_file():
+            entries.append(entry(name, path, made))
     stale = sorted(set(old) - {e["path"] for e in entries})
     wrong += [f"{name}: no longer made" for name in stale]
     if arguments.check:

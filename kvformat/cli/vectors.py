@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvformat.cli.outcome import DIFFERENCE, HOLDS, print_json, say
-from kvformat.errors import InputError
+from kvformat.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from kvformat.verify.vector_runs import Outcome
@@ -72,7 +72,9 @@ def run(
     files: Annotated[
         list[str], typer.Argument(metavar="FILE...", help="Vector files, such as elements/e4m3fn_encode.")
     ],
-    against: Annotated[str, typer.Option(metavar="MODULE:FUNCTION", help="The function to judge.")],
+    against: Annotated[
+        str, typer.Option(metavar="MODULE:FUNCTION", help="The function to judge; FILE.py:FUNCTION too.")
+    ],
     group: Annotated[str, typer.Option(help="Only groups whose id matches: 'binary32/*/saturate'.")] = "*",
     skip: Annotated[list[str] | None, typer.Option(metavar="FLAG", help="Leave out tests with this flag.")] = None,
     folder: _Folder = None,
@@ -81,17 +83,23 @@ def run(
     """Run a function on vectors and compare every answer bit for bit. NaN compares as a class.
 
     The function gets NumPy arrays: encode(x) -> codes; decode(codes) -> values; quantize(x) -> (codes, scales) or
-    (codes, scales, global scale); write(pages, key, value, slot_mapping) changes `pages`. What it takes as a keyword it
-    gets: overflow, rounding, dtype, format, scale, k_scale, v_scale, layout.
+    (codes, scales, global scale); write(key, value, pages, slot_mapping) changes `pages`. What it takes as a keyword it
+    gets: overflow, rounding, dtype, format, scale, k_scale, v_scale, layout (its name), mode, order, block_size, ...
     """
+    from kvformat.fuzz.candidate import load
     from kvformat.verify import vector_runs
-    from kvformat.verify.candidate import load
     from kvformat.verify.vectors import VectorSet
 
     vectors = VectorSet.load(folder)
     entries = [vectors.find(name) for name in files]
     function = load(against)
+    if not callable(function):
+        raise InputError(f"{against} is no function: {type(function).__name__}")
     choice = vector_runs.Choice(group, frozenset(skip or ()))
+    if choice.skip:
+        known = set().union(*(vector_runs.flags(vectors, entry) for entry in entries))
+        for flag in sorted(choice.skip - known):
+            raise unknown_name("flag", flag, known)
     outcomes = [each for entry in entries for each in vector_runs.run(vectors, entry, function, choice)]
     judged, wrong = sum(o.judged for o in outcomes), sum(o.mismatches for o in outcomes)
     if not judged:

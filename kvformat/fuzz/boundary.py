@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from kvformat.elements.formats import element
 from kvformat.fuzz import reading
 from kvformat.fuzz.strategies import cast
-from kvformat.modes import mode as find_mode
 from kvformat.recipes import plain
 from kvformat.recipes.program import Recipe
 from kvformat.recipes.quantizer import Quantized
@@ -92,15 +91,18 @@ class Borders:
     def __init__(self, recipe: Recipe, generator: Generator) -> None:
         self.recipe = recipe
         self.generator = generator
+        kinds = [level.multiplier for level in recipe.outer if level.may_be_given]
+        #: what a given scale is to the decode multiplier: itself, its inverse, or about 2688 of it (nvfp4's amax)
+        self._sense = -1 if kinds == ["encode"] else 1
+        self._factor = 2688.0 if kinds == ["amax"] else 1.0
         #: whether the recipe's borders are near the middle between codes; None: not known yet
         self._midpoints: bool | None = None
 
+    @np.errstate(all="ignore")
     def tensor(self, shape: tuple[int, int, int], dtype: np.dtype[Any], scale: float | None = None) -> Array:
         """K or V (tokens, heads, head_dim). scale: the per-tensor scale that it will be quantized with."""
         tokens, heads, dims = shape
-        width = (find_mode(self.recipe.mode).dims_per_scale if self.recipe.inner else 0) or dims
-        if dims % width:
-            width = dims
+        width = (self.recipe.inner.granularity.dims if self.recipe.inner else 0) or dims
         groups = tokens * heads * dims // width
         tops = self._tops(groups, dtype, scale)
         x = np.zeros((groups, width), dtype)
@@ -110,7 +112,8 @@ class Borders:
         if self.recipe.element is None:
             return cast(self.generator.standard_normal(shape) * tops.astype(np.float32).max(), dtype)
         coded = self.recipe.inner is not None and self.recipe.inner.store != "float32"
-        if coded and self.generator.random() < 0.25:  # 30 steps of bisection, as long as all else together
+        # 30 steps of bisection take as long for one border as for a hundred: it pays for large tensors
+        if coded and self.generator.random() < (0.1 if groups < 16 else 0.8):
             x = self._scale_borders(x, shape, place, scale)
             whole = x.reshape(shape)
         found = self._code_borders(whole, tops_of(x, shape, self.recipe), scale)
@@ -119,15 +122,19 @@ class Borders:
         return self._signed(filled)
 
     def given_scale(self) -> float:
-        """A per-tensor scale as a caller gives one: mostly no power of two, now and then extreme."""
+        """A per-tensor scale as the recipe's callers give one: mostly no power of two, now and then extreme."""
         kind = self.generator.integers(0, 10)
         if kind == 0:
-            return float(2.0 ** self.generator.integers(-20, 20))
-        if kind == 1:
-            return float(np.float32(self.generator.integers(1, 3000) * _TINY))
-        if kind == 2:
-            return float(np.float32(self.generator.uniform(1, 1.9) * 2.0 ** self.generator.integers(-120, 120)))
-        return float(np.float32(self.generator.uniform(1, 2) * 2.0 ** self.generator.integers(-12, 4)))
+            scale = 2.0 ** self.generator.integers(-20, 20)
+        elif kind == 1:
+            scale = self.generator.integers(1, 3000) * _TINY
+        elif kind == 2:
+            scale = self.generator.uniform(1, 1.9) * 2.0 ** self.generator.integers(-120, 120)
+        else:
+            scale = self.generator.uniform(1, 2) * 2.0 ** self.generator.integers(-12, 4)
+        with np.errstate(over="ignore"):
+            given = np.float32(scale**self._sense * self._factor)
+        return float(given) if np.isfinite(given) and given > 0 else 1.0
 
     def _tops(self, groups: int, dtype: np.dtype[Any], scale: float | None) -> Array:
         """The largest element of each group: of any size, at powers of two and beside, and with exact scales."""
@@ -146,14 +153,14 @@ class Borders:
         if self.recipe.outer and self.recipe.inner and kind in (2, 3):
             tops = self._exact_blocks(groups, exponent[0])
         if scale is not None:
+            scale = (scale / self._factor) ** self._sense  # the decode multiplier
             reach = fmt.max * (448 if self.recipe.inner else 1) * generator.choice([1, 1, 0.01, 1.04, 1.5])
             tops = (generator.uniform(0.001, 1, groups) if kind != 1 else 1) * reach * scale
         with np.errstate(over="ignore"):
             rounded = np.asarray(tops, np.float64).astype(np.float32).astype(dtype)
         rounded = np.where(np.isfinite(rounded), rounded, np.ones((), dtype)).astype(dtype)
         if kind == 1:
-            bits = rounded.view(f"u{dtype.itemsize}") + generator.integers(-1, 2, groups).astype(f"i{dtype.itemsize}")
-            rounded = bits.astype(f"u{dtype.itemsize}").view(dtype)
+            rounded = stepped(rounded, generator.integers(-1, 2, groups))
         quiet = generator.random(groups) < 0.1
         return np.where(quiet & (np.arange(groups) > 0), np.zeros((), dtype), rounded)
 
@@ -172,15 +179,14 @@ class Borders:
         return tops
 
     def _scale_borders(self, x: Array, shape: tuple[int, int, int], place: Array, scale: float | None) -> Array:
-        """Every second group gets the largest element at which its stored scale goes over to the next one."""
+        """Most groups get the largest element at which their stored scale goes over to the next one."""
         rows = np.arange(len(x))
-        moved = (rows % 2 == 1) & (self.generator.random(len(x)) < 0.8)
+        tops = np.abs(x[rows, place])
+        moved = self.generator.random(len(x)) < 0.8
+        moved &= rows != np.argmax(tops)  # it makes the tensor's own scale, which must not move meanwhile
         if not moved.any():
             return x
-        tops = np.abs(x[rows, place])
         ceiling = np.full(len(x), tops.max())
-        if scale is not None:
-            ceiling = np.maximum(tops, ceiling)
         codes = element(self.recipe.inner.storing.attributes[0]).values() if self.recipe.inner else np.zeros(1)
 
         def scales(trial: Array) -> Array:

@@ -14,7 +14,7 @@ from kvformat import cache
 from kvformat.elements.formats import ElementFormat, element
 from kvformat.elements.packing import unpack_nibbles
 from kvformat.fuzz import reading, twin
-from kvformat.fuzz.candidate import Arena, Candidate, CandidateError
+from kvformat.fuzz.candidate import ARGUMENTS, Arena, Candidate, CandidateError
 from kvformat.fuzz.case import Case
 from kvformat.recipes import plain
 from kvformat.recipes.program import Recipe
@@ -82,7 +82,8 @@ class Judge:
         """The candidate's answer. Raises CandidateError, and _AnswerError where it changed an argument."""
         copies = [each.copy() if isinstance(each, np.ndarray) else each for each in arguments]
         answer = self.candidate.call(tuple(copies), meta, self.limit)
-        for name, given, after in zip(_names(self.candidate), arguments, copies, strict=True):
+        names = ARGUMENTS[self.candidate.kind]
+        for name, given, after in zip(names, arguments, copies, strict=True):
             if isinstance(given, np.ndarray) and given.tobytes() != after.tobytes():
                 raise _AnswerError(f"changes its input {name}", "changes its input")
         return answer
@@ -286,12 +287,6 @@ def _array(given: Any, what: str) -> Array:
         return np.asarray(given)
     except (TypeError, ValueError):
         raise _AnswerError(f"returns {what} as {type(given).__name__}, which is no array") from None
-
-
-def _names(candidate: Candidate) -> tuple[str, ...]:
-    from kvformat.fuzz.candidate import ARGUMENTS
-
-    return ARGUMENTS[candidate.kind]
 
 
 # --- in words ------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,9 +64,7 @@ class Plan:
         linear = {"v_scales": "linear"} if self.mode == "nvfp4" and self.layout == _SHOWN else {}
         where = self.layout_of(block_size=tokens, num_kv_heads=heads, head_size=dims, **linear)
         given = None if scale is None else np.float32(scale)
-        # a writer has one scale for V too: any will do for zeros
-        zeros = np.zeros_like(x)
-        return Case(x, zeros, np.arange(tokens), where, 1, given, given if given is not None else None)
+        return Case(x, np.zeros_like(x), np.arange(tokens), where, 1, given, given)
 
     def reader_case(self, key: Array, value: Array, where: Layout, blocks: NDArray[np.int64], **more: Any) -> Case:
         """A case for a reader: the sequence lies in these blocks."""
@@ -99,7 +98,7 @@ def make(
     if not LAYOUTS[name].form(kind.name).uniform:
         raise InputError(f"layout {name} does not store K and V in one format each; fuzz takes layouts that do")
     choices = _choices(candidate, kind.name, name, {"order": order, "v_scales": v_scales})
-    allowed = tuple(_sizes(candidate, kind.name, name, choices, head_sizes))
+    allowed = tuple(_sizes(candidate, how, name, choices, head_sizes))
     given = _scale_given(candidate, how)
     return Plan(candidate, how, name, choices, allowed, _dtypes(dtypes), given, head_sizes is not None)
 
@@ -126,12 +125,14 @@ def _sample(choice: Mapping[str, str]) -> dict[str, Any]:
 
 def _sizes(
     candidate: Candidate,
-    mode: str,
+    how: Recipe,
     name: str,
     choices: Mapping[str, tuple[str, ...]],
     wanted: Sequence[int] | None,
 ) -> Sequence[int]:
+    mode = how.mode
     first = {choice: values[0] for choice, values in choices.items()}
+    shared = how.inner.granularity.dims if how.inner else 0
     if candidate.kind == "quantizer" and mode == "nvfp4" and name == _SHOWN:
         first["v_scales"] = "linear"
     if wanted is None:
@@ -139,9 +140,11 @@ def _sizes(
         for choice, values in choices.items():
             for value in values:
                 found |= set(allowed_head_sizes(mode, name, **_sample({**first, choice: value})))
-        return sorted(found)
+        return sorted(size for size in found if not shared or size % shared == 0)
     for size in wanted:
         layout(name, mode=mode, head_size=size, **_sample(first))
+        if shared and size % shared:
+            raise InputError(f"{how.name} needs a head_dim that is a multiple of {shared}; got {size}")
     return tuple(wanted)
 
 
@@ -162,8 +165,6 @@ def _scale_given(candidate: Candidate, how: Recipe) -> tuple[bool, ...]:
         return (True,)
     if candidate.keywords is None or not candidate.keywords & {"scale", "global_scale"}:
         return (False,)
-    import inspect
-
     named = [inspect.signature(candidate.function).parameters[name] for name in candidate.keywords]
     required = any(each.name in ("scale", "global_scale") and each.default is each.empty for each in named)
     return (True,) if required else (False, True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,6 +77,10 @@ class FuzzReport:
 
     def check(self) -> Report | None:
         """The verdict of `kvformat.check` on the counterexample, where it is one about bytes that a dump shows."""
+        return self._checked
+
+    @cached_property
+    def _checked(self) -> Report | None:
         if self.finding is None or self.finding.fault != "bytes differ":
             return None
         from kvformat.verify import check
@@ -87,12 +91,18 @@ class FuzzReport:
 
     def diagnosis(self) -> str | None:
         """What `kvformat.diagnose` makes of the counterexample; None where it has nothing to say."""
-        if self.check() is None:
+        return self._diagnosed
+
+    @cached_property
+    def _diagnosed(self) -> str | None:
+        dump = None if self.check() is None else self.dump()
+        if dump is None:
             return None
+        from kvformat.verify import diagnose
+
         try:
-            diagnose = import_module("kvformat.verify.diagnose").diagnose
-            return str(diagnose(self.dump()))
-        except (ImportError, AttributeError, InputError):
+            return str(diagnose(dump))
+        except InputError:  # a layout or a recipe that it does not take
             return None
 
     def to_json(self) -> dict[str, Any]:
@@ -155,8 +165,8 @@ class FuzzReport:
         if checked is not None:
             lines += [f"  {line}" for line in str(checked).splitlines()]
         said = self.diagnosis()
-        if said:
-            lines += [f"  {line}" for line in said.splitlines()]
+        if said:  # its sentence and the reason; the ranked list is in the JSON
+            lines += [f"  {line}" for line in said.splitlines()[:2]]
         return lines
 
 

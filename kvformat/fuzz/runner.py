@@ -126,7 +126,9 @@ class Search:
         """Compile what compiles, here and in the candidate; what it does is judged when its turn comes."""
         patient = Judge(self.plan.candidate, self.plan.recipe, 10 * self.judge.limit)
         for case in corpus.simplest(self.plan):
-            patient.judge(case)
+            found = patient.judge(case)
+            if found is not None and found.fault == "no answer":
+                return  # it would only be waited for once more
 
     def _first_failure(self) -> Finding | None:
         if self.stored is not None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 
 from kvformat import recipes
+from kvformat.cache import check_fits
 from kvformat.errors import InputError
 from kvformat.layouts import Layout, layout
 from kvformat.recipes.quantizer import given_scale
@@ -19,10 +22,15 @@ def layout_of(
     page_bytes: int, dtype: str,
 ) -> Layout:  # fmt: skip
     """The layout of a call; "" stands for a choice that the caller leaves to the layout."""
-    return layout(
+    made = layout(
         name, mode=mode, order=order, block_size=block_size, num_kv_heads=heads, head_size=sizes[0],
         head_size_v=sizes[1], v_scales=v_scales or None, page_bytes=page_bytes, dtype=dtype or None,
     )  # fmt: skip
+    if not made.uniform:
+        raise InputError(
+            f"layout {name} in mode {mode} changes format along a head or has no V; use kvformat.PagedCache"
+        )
+    return made
 
 
 def recipe_of(name: str, made: Layout) -> recipes.Recipe:
@@ -30,6 +38,7 @@ def recipe_of(name: str, made: Layout) -> recipes.Recipe:
     how = recipes.recipe(name or made.recipe)
     if how.mode != made.mode:
         raise InputError(f"recipe {how.name} is for mode {how.mode}; this layout is for mode {made.mode}")
+    check_fits(made, how)
     return how
 
 
@@ -76,6 +85,27 @@ def scale_of(
     if not any(level.may_be_given for level in how.levels) or look or device.type == "cpu":
         given_scale(arrays.copied(given), how)
     return given.reshape(1).to(device=device, dtype=torch.float32)
+
+
+#: the compute capabilities that have a conversion
+_INSTRUCTIONS: Mapping[str, tuple[str, Callable[[tuple[int, int]], bool]]] = {
+    "e4m3x2": ("sm_89 or newer", lambda capability: capability >= (8, 9)),
+    "e2m1x2": ("sm_100a, sm_103a or sm_120a", lambda capability: capability in ((10, 0), (10, 3), (12, 0))),
+}
+
+
+def check_hardware(how: recipes.Recipe, device: torch.device, dtype: torch.dtype) -> None:
+    """Raise InputError unless the GPU has the instruction that the recipe's last conversion is."""
+    from kvformat.torch.program import quantizer
+
+    name = str(dtype).removeprefix("torch.")
+    instruction = "" if how.element is None else quantizer(how, name).encode.instruction
+    if not instruction:
+        raise InputError(f"recipe {how.name} ends in no conversion that is an instruction; leave hardware out")
+    wanted, has = _INSTRUCTIONS[instruction]
+    capability = torch.cuda.get_device_capability(device) if torch.version.cuda else (0, 0)
+    if not has(capability):
+        raise InputError(f"cvt.rn.satfinite.{instruction}.f32 needs {wanted}; {device} is not; leave hardware out")
 
 
 def check_table(blocks: torch.Tensor, seq_len: int, block_size: int) -> None:

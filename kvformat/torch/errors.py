@@ -11,7 +11,10 @@ _FLAGS: dict[torch.device, torch.Tensor] = {}
 
 
 def flags(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The device's flags for slots and for blocks, int64 (1,) each, which kernels raise."""
+    """The device's flags for slots and for blocks, int64 (1,) each, which kernels raise.
+
+    They are made by the first call on a device, which should therefore not be the one that a CUDA graph captures.
+    """
     if device not in _FLAGS:
         _FLAGS[device] = torch.zeros(2, dtype=torch.int64, device=device)
     both = _FLAGS[device]

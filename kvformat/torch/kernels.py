@@ -2,6 +2,9 @@
 
 Each handles a tile of (token, head) rows. What they compute is a recipe and where it lies a layout, both compile-time
 constants; no kernel knows a name of either. Rows are numbered token * HEADS + head.
+
+Numbers are annotated as tensors on purpose: a kernel whose stride has a type by annotation is not specialised on its
+being 1, and then loads one element at a time.
 """
 
 # ruff: noqa: RET505, RUF005, SIM108 Triton compiles the branch that holds, up to its end; it knows no star
@@ -22,9 +25,9 @@ def _load_rows(
     token: tl.tensor,
     head: tl.tensor,
     kept: tl.tensor,
-    token_stride: tl.int64,
-    head_stride: tl.int64,
-    dim_stride: tl.int64,
+    token_stride: tl.tensor,
+    head_stride: tl.tensor,
+    dim_stride: tl.tensor,
     DIMS: tl.constexpr,
     TILE: tl.constexpr,
 ) -> tl.tuple:
@@ -46,7 +49,7 @@ def _one(where: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def _slots(slots: tl.tensor, token: tl.tensor, exists: tl.tensor, count: tl.int64, errors: tl.tensor) -> tl.tuple:
+def _slots(slots: tl.tensor, token: tl.tensor, exists: tl.tensor, count: tl.tensor, errors: tl.tensor) -> tl.tuple:
     """The slot of each row and whether it is written; the flag names a token whose slot is past the end, plus 1."""
     slot = tl.load(slots + token, mask=exists, other=-1).to(tl.int64)
     tl.atomic_max(errors + token * 0, (token + 1).to(tl.int64), mask=slot >= count, sem="relaxed")
@@ -61,11 +64,11 @@ def write_rows(
     codes: tl.tensor,
     scales: tl.tensor,
     errors: tl.tensor,
-    rows: tl.int32,
-    num_slots: tl.int64,
-    token_stride: tl.int64,
-    head_stride: tl.int64,
-    dim_stride: tl.int64,
+    rows: tl.tensor,
+    num_slots: tl.tensor,
+    token_stride: tl.tensor,
+    head_stride: tl.tensor,
+    dim_stride: tl.tensor,
     DTYPE: tl.constexpr,
     HOW: tl.constexpr,
     CODES: tl.constexpr,
@@ -109,11 +112,11 @@ def write_values(
     slots: tl.tensor,
     pages: tl.tensor,
     errors: tl.tensor,
-    rows: tl.int32,
-    num_slots: tl.int64,
-    token_stride: tl.int64,
-    head_stride: tl.int64,
-    dim_stride: tl.int64,
+    rows: tl.tensor,
+    num_slots: tl.tensor,
+    token_stride: tl.tensor,
+    head_stride: tl.tensor,
+    dim_stride: tl.tensor,
     DTYPE: tl.constexpr,
     STORED: tl.constexpr,
     NARROW: tl.constexpr,
@@ -143,8 +146,8 @@ def gather_rows(
     codes: tl.tensor,
     scales: tl.tensor,
     errors: tl.tensor,
-    rows: tl.int32,
-    num_blocks: tl.int64,
+    rows: tl.tensor,
+    num_blocks: tl.tensor,
     OUT: tl.constexpr,
     NARROW: tl.constexpr,
     STORED: tl.constexpr,
@@ -165,20 +168,20 @@ def gather_rows(
     """
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     token, head = row // HEADS, row % HEADS
-    kept = row < rows
+    exists = row < rows
     if blocks is None:
-        page, slot = token.to(tl.int64), token * 0
+        page, slot, kept = token.to(tl.int64), token * 0, exists
     else:
-        page, slot = tl.load(blocks + token // BLOCK_SIZE, mask=kept, other=0).to(tl.int64), token % BLOCK_SIZE
-        inside = (page >= 0) & (page < num_blocks)
-        tl.atomic_max(errors + token * 0, (token + 1).to(tl.int64), mask=kept & (inside == 0), sem="relaxed")
-        kept = kept & inside
+        page, slot = tl.load(blocks + token // BLOCK_SIZE, mask=exists, other=0).to(tl.int64), token % BLOCK_SIZE
+        kept = exists & (page >= 0) & (page < num_blocks)
+        tl.atomic_max(errors + token * 0, (token + 1).to(tl.int64), mask=exists & (kept == 0), sem="relaxed")
     values = read_rows(outer, codes, scales, page, slot, head, kept, STORED, HOW, CODES, SCALES, ROWS, TILE, PACKED)
     dim = tl.arange(0, TILE[0] * TILE[1])
     where = out + (row.to(tl.int64)[:, None] * DIMS + dim[None, :])
-    mask = kept[:, None]
+    mask = exists[:, None]
     if TILE[0] * TILE[1] > DIMS:
         mask = mask & (dim < DIMS)[None, :]
+    values = tl.where(kept[:, None], values, 0.0)  # of a block that the cache does not have
     tl.store(where, narrow(values, OUT, NARROW), mask=mask)
 
 
@@ -234,10 +237,10 @@ def _scales(entries: tl.tensor, READ: tl.constexpr) -> tl.tensor:
 def reduce_rows(
     x: tl.tensor,
     partial: tl.tensor,
-    rows: tl.int32,
-    token_stride: tl.int64,
-    head_stride: tl.int64,
-    dim_stride: tl.int64,
+    rows: tl.tensor,
+    token_stride: tl.tensor,
+    head_stride: tl.tensor,
+    dim_stride: tl.tensor,
     DTYPE: tl.constexpr,
     HOW: tl.constexpr,
     HEADS: tl.constexpr,
@@ -257,7 +260,7 @@ def reduce_rows(
 
 
 @triton.jit
-def scale_tensor(partial: tl.tensor, scale: tl.tensor, count: tl.int32, HOW: tl.constexpr, TILE: tl.constexpr) -> None:
+def scale_tensor(partial: tl.tensor, scale: tl.tensor, count: tl.tensor, HOW: tl.constexpr, TILE: tl.constexpr) -> None:
     """The scale of a tensor from the reductions of its tiles: they combine by maximum, NaN above everything."""
     values: tl.tuple = ()
     for i in tl.static_range(len(HOW.reductions)):

@@ -6,7 +6,7 @@ Tensors are on one device, CUDA or HIP; in Triton's interpreter they are on the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -73,7 +73,9 @@ def start(kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], consta
         recording.append(Launch(kernel, grid, arguments, constants))
     else:
         warp_size = 64 if torch.version.hip else 32  # of the GPUs that kernels are built for, gfx9 among AMD's
-        kernel[grid](*arguments, **constants, **options(warp_size))
+        device = next(each.device for each in arguments if isinstance(each, torch.Tensor))
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            kernel[grid](*arguments, **constants, **options(warp_size))
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,18 @@ def name_of(dtype: torch.dtype) -> str:
     return _NAMES[dtype]
 
 
+def places(layout: Layout, side: Side, pages: torch.Tensor) -> tuple[Place, Place | None]:
+    """Where the codes and the scales of a side lie in these pages; None where the page holds no scale.
+
+    Raises InputError for a page that holds them in several pieces.
+    """
+    (segment,) = layout.segments(side)
+    if len(segment.codes) > 1 or len(segment.scales) > 1:
+        raise InputError(f"layout {layout.name} holds {side.upper()} in several pieces; use CPU tensors")
+    codes, *scales = (place(region, pages.stride(0)) for region in (*segment.codes, *segment.scales))
+    return codes, scales[0] if scales else None
+
+
 def patterns(x: torch.Tensor) -> torch.Tensor:
     """The same memory as integers of the same width."""
     return x.view(_PATTERNS[name_of(x.dtype)])
@@ -125,7 +139,7 @@ def write(
     num_slots, grid = pages.shape[0] * layout.block_size, x.shape[0] * x.shape[1]
     if not grid:
         return
-    codes = place(layout.region(side=side), pages.stride(0))
+    codes, scales = places(layout, side, pages)
     geometry = {"BLOCK_SIZE": layout.block_size, "HEADS": x.shape[1], "DIMS": x.shape[2]}
     if recipe.element is None:
         assert layout.dtype is not None
@@ -135,7 +149,6 @@ def write(
             DTYPE=dtype, STORED=layout.dtype, NARROW=_narrowing(layout.dtype), PLACE=codes, **geometry,
         )  # fmt: skip
         return
-    scales = place(layout.region(side=side, part="scale"), pages.stride(0)) if recipe.inner else None
     outer = tensor_scale(x, recipe) if scale is None else scale
     _write(
         x, recipe, outer, (slots, pages, pages, errors, num_slots), (codes, scales), geometry,
@@ -298,17 +311,15 @@ class Reader(NamedTuple):
 
 def reader(layout: Layout, pages: torch.Tensor, side: Side, recipe: Recipe) -> Reader:
     """One side of a cache as kernels read it. Raises InputError for a recipe that kernels do not know."""
-    region, scales = layout.region(side=side), None
-    if recipe.inner:
-        scales = place(layout.region(side=side, part="scale"), pages.stride(0))
+    codes, scales = places(layout, side, pages)
     dims = layout.head_size if side == "k" else layout.head_size_v
     shape = Shape.of(dims, _group(recipe))
     return Reader(
         None if recipe.element is None else dequantizer(recipe),
         layout.dtype,
-        place(region, pages.stride(0)),
+        codes,
         scales,
-        region.bits == 4,
+        layout.region(side=side).bits == 4,
         shape.tile,
         dims,
         shape.groups * shape.elements,

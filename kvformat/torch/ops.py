@@ -25,6 +25,7 @@ from kvformat.slots import check_slots
 from kvformat.torch import arrays
 from kvformat.torch.checks import (
     DTYPES,
+    check_hardware,
     check_pages,
     check_queries,
     check_rows,
@@ -66,19 +67,21 @@ def write_pages(
     over the tokens that have an entry in slot_mapping. layout, kv_mode, order, block_size, v_scales, dtype: as in
     `kvformat.layout`, "" for its default. recipe: a recipe's or a mode's name, "" for the one of the layout's engine.
     hardware: convert by the GPU's instruction where the recipe's conversion is one (e4m3fn from sm_89, e2m1fn on
-    sm_100a, 103a and 120a); the bytes are the same.
+    sm_100a, 103a and 120a); the bytes are the same. A CPU tensor has no such choice.
     """
     check_rows(key, value, slot_mapping, head_size)
     check_pages(pages, key.device)
     sizes = (head_size, value.shape[2])
     made = layout_of(layout, kv_mode, order, block_size, key.shape[1], sizes, v_scales, pages.shape[1], dtype)
     how = recipe_of(recipe, made)
-    count, on_cpu = slot_mapping.shape[0], key.device.type == "cpu"
+    count, on_cpu = slot_mapping.shape[0], _by_engine(key)
     if not count:
         return
     given = {"k": k_scale, "v": v_scale}
     scales = {side: scale_of(given[side], how, key.device, look=debug) for side in SIDES}
     slots = check_slots(arrays.copied(slot_mapping), len(pages) * block_size) if on_cpu or debug else None
+    if hardware and not on_cpu:
+        check_hardware(how, key.device, key.dtype)
     rows = {"k": key[:count], "v": value[:count]}
     if slots is not None and on_cpu:
         quantized = {
@@ -140,7 +143,7 @@ def gather_pages(
         if how.outer and given[side] is None:
             raise InputError(f"recipe {how.name} needs a {side}_scale to be read")
     scales = {side: scale_of(given[side], how, pages.device, look=debug) for side in SIDES}
-    if pages.device.type == "cpu":
+    if _by_engine(pages):
         slots = _slots_of(block_table, seq_len, block_size, len(pages))
         read = (cache.load(made, arrays.array(pages), slots, side, how, _number(scales[side])) for side in SIDES)
         key, value = (arrays.tensor(each.dequantize(_NUMPY[out_dtype])) for each in read)
@@ -209,7 +212,7 @@ def paged_attention(
     k_given, v_given = (scale_of(given, how, pages.device, look=False) for given in (k_scale, v_scale))
     if how.outer and (k_given is None or v_given is None):
         raise InputError(f"recipe {how.name} needs k_scale and v_scale to be read")
-    if query.device.type != "cpu":
+    if not _by_engine(query):
         from kvformat.torch.attention import attend
 
         return attend(made, query, pages, block_tables, seq_lens, how, (k_given, v_given), scale, num_splits)
@@ -256,7 +259,7 @@ def quantize(
     how = recipes.recipe(recipe)
     _check_x(x)
     given = scale_of(scale, how, x.device, look=False)
-    if x.device.type == "cpu":
+    if _by_engine(x):
         made = quantize_array(arrays.array(x), how, scale=_number(given))
         shared = arrays.tensor(np.full(1, made.global_scale, np.float32))
         return arrays.tensor(made.codes), arrays.tensor(made.scales), shared
@@ -298,7 +301,7 @@ def dequantize(
         return codes.to(out_dtype, copy=True)
     if codes.ndim != 3 or codes.dtype != _code_dtype(how, codes.dtype):
         raise InputError(f"codes of {how.name} are {_code_dtype(how, codes.dtype)} (tokens, heads, head_dim)")
-    if codes.device.type == "cpu":
+    if _by_engine(codes):
         shared = np.float32(global_scale.item())
         made = Quantized(arrays.array(codes), arrays.array(scales), shared, how)
         return arrays.tensor(made.dequantize(_NUMPY[out_dtype]))
@@ -316,6 +319,11 @@ def _fake_dequantize(
     out_dtype: torch.dtype = torch.float32,
 ) -> torch.Tensor:
     return codes.new_empty(codes.shape, dtype=out_dtype)
+
+
+def _by_engine(x: torch.Tensor) -> bool:
+    """Whether a tensor is the Numba engine's to work on, and not a kernel's."""
+    return x.device.type == "cpu"
 
 
 def _check_x(x: torch.Tensor) -> None:

@@ -48,6 +48,10 @@ class Place(NamedTuple):
 def place(region: Region, page_bytes: int) -> Place:
     """A region of pages that are `page_bytes` apart. Raises InputError for entries that are not bytes or nibbles."""
     entry = max(region.bits, 8) // 8
+    if region.high_first or region.copies != 1:
+        raise InputError(
+            f"{region.name}: kernels store the even dim in the low nibble and a scale once; use CPU tensors"
+        )
     if region.bits not in (4, 8, 16, 32):
         raise InputError(f"{region.name}: kernels store entries of 4, 8, 16 or 32 bits; these have {region.bits}")
     return _place(

@@ -1,37 +1,12 @@
-"""Somebody else's function: found by MODULE:FUNCTION, called with what it takes, its failures told in one line."""
+"""Somebody else's function: called with the keywords that it takes, its failures told in one line."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from kvformat.errors import InputError
-
-
-def load(reference: str) -> Callable[..., Any]:
-    """The function that MODULE:FUNCTION names; a module in the current folder counts. Raises InputError."""
-    module_name, colon, path = reference.partition(":")
-    if not (module_name and colon and path):
-        raise InputError(f"a function is named as MODULE:FUNCTION, such as my_kernels:encode; got {reference!r}")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module_name)
-    except Exception as error:  # noqa: BLE001 whatever a module raises when it is imported
-        raise InputError(f"cannot import {module_name}: {_told(error)}") from None
-    for name in path.split("."):
-        if not hasattr(found, name):
-            raise InputError(f"{module_name} has no {path}")
-        found = getattr(found, name)
-    if not callable(found):
-        raise InputError(f"{reference} is no function: {type(found).__name__}")
-    function: Callable[..., Any] = found
-    return function
 
 
 def keywords(function: Callable[..., Any]) -> frozenset[str] | None:

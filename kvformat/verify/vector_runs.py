@@ -17,6 +17,7 @@ from kvformat.errors import InputError
 from kvformat.layouts import Layout, layout
 from kvformat.recipes.admissible import outer_scales, within
 from kvformat.recipes.catalogue import recipe as find_recipe
+from kvformat.recipes.intervals import Interval, inside
 from kvformat.verify.candidate import call, keywords
 from kvformat.verify.vectors import Entry, VectorSet
 
@@ -98,6 +99,11 @@ def run(vectors: VectorSet, entry: Entry, function: Function, choice: Choice) ->
             _KINDS[group["type"]].judge(group, tests, function, outcome)
         outcomes.append(outcome)
     return outcomes
+
+
+def flags(vectors: VectorSet, entry: Entry) -> set[str]:
+    """The flags that tests of a file have."""
+    return {flag for group in _groups(vectors, entry) for test in group["tests"] for flag in test.get("flags", ())}
 
 
 def _groups(vectors: VectorSet, entry: Entry) -> Iterator[Mapping[str, Any]]:
@@ -216,12 +222,14 @@ def _judge_quantize(
     fmt = element(group["element"])
     taken = keywords(function)
     given = [test["id"] for test in tests if test["scale"]]
-    if given and taken is not None and "scale" not in taken:
-        raise InputError(f"{len(given)} tests give a scale, and the function takes none: leave out --skip GivenScale")
+    if given and taken is not None and not taken & {"scale", "global_scale"}:
+        raise InputError(
+            f"{len(given)} tests give a scale, and the function takes none; leave them out with --skip GivenScale"
+        )
     for test in tests:
         x = _numbers(test["x"], BINARIES[group["source"]]).reshape(test["shape"])
         scale = _numbers(test["scale"], np.dtype(np.float32))[0] if test["scale"] else None
-        made = _quantized(call(function, x, offered={"scale": scale, "recipe": group["recipe"]}))
+        made = _quantized(call(function, x, offered={"scale": scale, "global_scale": scale, "recipe": group["recipe"]}))
         outcome.add(test["id"], _wrong_quantized(group, test, fmt, x, scale, made))
 
 
@@ -253,7 +261,7 @@ def _wrong_quantized(
     if scales.size != right.size or scales.dtype.itemsize != stored.itemsize:
         raise InputError(f"scales must be {right.size} of {stored}; got {scales.size} of {scales.dtype}")
     scales = scales.view(stored)
-    if test["result"] == "acceptable" and _is_admissible(group, x, scale, codes, scales):
+    if test["result"] == "acceptable" and _is_admissible(group, x, scale, codes, scales, made[2]):
         return ""
     if test["globalScale"] and made[2] is not None:
         found = texts_of(np.asarray(made[2]).astype(np.float32).reshape(1))
@@ -291,13 +299,21 @@ def _numbers(text: str, dtype: np.dtype[Any]) -> Array:
     return np.frombuffer(bytes.fromhex(text), f">u{dtype.itemsize}").astype(f"u{dtype.itemsize}").view(dtype)
 
 
-def _is_admissible(group: Mapping[str, Any], x: Array, scale: np.float32 | None, codes: Array, scales: Array) -> bool:
-    """Whether the bounds of the recipe's approximate instructions allow these bytes."""
+def _is_admissible(
+    group: Mapping[str, Any], x: Array, scale: np.float32 | None, codes: Array, scales: Array, shared: Any
+) -> bool:
+    """Whether the bounds of approximate instructions allow these bytes. shared: the global scale, None if not told."""
     recipe = find_recipe(group["recipe"]).for_input(x.dtype.name)
     rows = x.astype(np.float32).reshape(-1, x.shape[-1])
     columns = scales.reshape(len(rows), -1) if recipe.inner else np.zeros((len(rows), 0), np.float32)
     with np.errstate(all="ignore"):
         outer = outer_scales(recipe, rows.reshape(-1), scale)
+        told = scales if recipe.inner is None else shared
+        if recipe.outer and told is not None:
+            allowed = outer[recipe.outer[-1].name]
+            assert isinstance(allowed, Interval)
+            if not inside(np.asarray(told, np.float32), allowed).all():
+                return False
         return all(mask.all() for mask in within(rows, recipe, outer, codes.reshape(rows.shape), columns))
 
 
@@ -315,11 +331,11 @@ def _judge_pages(
             for side in ("key", "value")
             if test[side]
         }
-        offered = {
-            **{name: _numbers(test[key], np.dtype(np.float32))[0] if test[key] else None for name, key in _SCALES},
-            "layout": dict(test["arguments"]),
-        }
-        call(function, pages, sides["key"], sides.get("value"), slots, offered=offered)
+        offered = {"v_scales": None, "dtype": None, **test["arguments"], "num_blocks": len(pages)}
+        offered["layout"] = offered.pop("name")
+        for name, key in _SCALES:
+            offered[name] = _numbers(test[key], np.dtype(np.float32))[0] if test[key] else None
+        call(function, sides["key"], sides.get("value"), pages, slots, offered=offered)
         wrong = _wrong_byte(page, pages, right)
         if wrong and test["result"] == "acceptable":
             wrong = _wrong_dump(group, page, pages, sides, slots, offered)

@@ -68,12 +68,13 @@ def test_a_wrong_function_is_named_with_its_first_wrong_input(capsys, mine):
         ((), "say what to do with the vectors"),
         (("run", *IEEE), "--against"),
         (("run", *IEEE, "--against", "my_kernels"), "MODULE:FUNCTION"),
-        (("run", *IEEE, "--against", "no_such_module:f"), "cannot import no_such_module"),
-        (("run", *IEEE, "--against", "my_kernels:left"), "my_kernels has no left"),
+        (("run", *IEEE, "--against", "no_such_module:f"), "there is no module 'no_such_module'"),
+        (("run", *IEEE, "--against", "my_kernels:left"), "unknown function in my_kernels: 'left'"),
         (("run", *IEEE, "--against", "my_kernels:number"), "is no function: int"),
         (("run", *IEEE, "--against", "my_kernels:raises"), "raises raised RuntimeError: no device"),
         (("run", "elements/e5m2", "--against", "my_kernels:right"), "did you mean elements/e5m2_"),
         (("run", *IEEE, "--skip", "Exact", "--skip", "Tie", "--against", "my_kernels:right"), ""),
+        (("run", *IEEE, "--skip", "Nan", "--against", "my_kernels:right"), "did you mean NaN"),
         (("verify", "--folder", "nowhere"), "no vectors in nowhere"),
     ],
     ids=str,
@@ -88,8 +89,7 @@ def test_what_cannot_be_judged_is_one_line(capsys, arguments, says):
 
 
 def test_skipping_every_test_is_no_success(capsys, mine):
-    flags = ["Exact", "Tie", "NearTie", "NearValue", "Zero", "NaN", "Infinity", "Overflow", "Underflow", "Subnormal"]
-    skips = [word for flag in flags for word in ("--skip", flag)]
+    skips = ["--skip", "Tie", "--skip", "NearTie"]
     files = ["elements/e2m1fn_encode", "--group", "binary64/*"]
     assert main(["vectors", "run", *files, *skips, "--against", f"{mine}:right"]) == 2
     assert "every one is skipped" in capsys.readouterr().err

@@ -51,8 +51,7 @@ def changes_its_input(x):
 
 def writes_before_its_pages(key, value, pages, slot_mapping, **meta):
     right_writer(key, value, pages, slot_mapping, **{name: meta[name] for name in _NAMES})
-    np.lib.stride_tricks.as_strided(pages[0, 0:], (1,), (-1,))  # a view alone does nothing
-    pages.base[0, 0] ^= 1
+    pages.base[0, 0] ^= 1  # what lies in front of what it was given
 
 
 _NAMES = ("block_size", "num_kv_heads", "head_size", "order", "v_scales", "dtype", "k_scale", "v_scale")

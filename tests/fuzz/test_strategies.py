@@ -67,7 +67,8 @@ def test_the_simplest_tensor_is_one_row_of_zeros():
 
 def test_what_fails_shrinks_to_the_elements_that_matter():
     wanted = strategies.kv_tensors("int8_per_token_head", finite=True)
-    x = find(wanted, lambda x: np.count_nonzero(x > 0.25) >= 2, random=Random(0))
+    alone = settings(database=None, max_examples=2000)
+    x = find(wanted, lambda x: np.count_nonzero(x > 0.25) >= 2, random=Random(0), settings=alone)
     assert x.shape == (1, 1, 16)
     assert np.count_nonzero(x) <= 8
 

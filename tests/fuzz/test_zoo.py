@@ -29,11 +29,11 @@ def _id(kernel):
 
 
 def _one_per_fault():
-    """The first kernel of each fault and kind, each in another mode than the one before where it can be."""
+    """One kernel of each fault, each in another mode or of another kind than the one before where it can be."""
     chosen = {}
     for kernel in BROKEN:
-        chosen.setdefault((kernel.fault, kernel.kind), []).append(kernel)
-    return [found[number % len(found)] for number, found in enumerate(chosen.values())]
+        chosen.setdefault(kernel.fault, []).append(kernel)
+    return [found[3 * number % len(found)] for number, found in enumerate(chosen.values())]
 
 
 def test_the_zoo_is_as_large_as_it_says():
@@ -68,9 +68,9 @@ def test_the_search_catches_each_fault_in_a_small_counterexample(kernel):
     assert small_enough(row), row
 
 
-@pytest.mark.parametrize("kernel", [kernel for kernel in RIGHT if not kernel.slow], ids=_id)
+@pytest.mark.parametrize("kernel", [kernel for kernel in RIGHT if not kernel.slow][::2], ids=_id)
 def test_no_right_kernel_is_accused(kernel):
-    (row,) = scoreboard.run((2,), chosen=[kernel], examples=40).rows
+    (row,) = scoreboard.run((2,), chosen=[kernel], examples=30).rows
     assert row.ok, row
 
 

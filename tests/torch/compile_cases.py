@@ -10,7 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
 from kvformat.torch.aot import compile_for
+from kvformat.torch.launch import Launch, options
 from tests.torch.cases import OPTIONS, cases
 
 
@@ -20,13 +24,35 @@ def main() -> None:
     for name in wanted:
         case, target = name.split("@")
         launched = launches[case]()
+        compiled = compile_for(launched, target, **OPTIONS.get(case, {}))
         made[name] = {
-            **compile_for(launched, target, **OPTIONS.get(case, {}))._asdict(),
+            **compiled._asdict(),
+            "as_launched": case in OPTIONS or target != "sm_90" or by_launch(launched) == compiled.assembly,
             "case": case,
             "stores": stores(launched.constants),
             "element_divisions": divisions(launched.constants.get("HOW")),
         }
     Path(out).write_text(json.dumps(made))
+
+
+class OneGpu:
+    """As much of a driver as Triton's just-in-time compiler asks for before it launches: a GPU of sm_90."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return device
+
+
+def by_launch(launched: Launch) -> str:
+    """The PTX that a launch would run, compiled by Triton's just-in-time compiler and not by `compile_for`."""
+    driver.set_active(OneGpu())
+    made = launched.kernel.warmup(*launched.arguments, grid=launched.grid, **launched.constants, **options(32))
+    return made.asm["ptx"]
 
 
 def stores(constants: dict[str, Any]) -> list[int]:

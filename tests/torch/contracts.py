@@ -98,20 +98,27 @@ def store_widths(made: dict[str, Any]) -> list[str]:
 
     Bytes that go through an atomic or into shared memory are no stores here.
     """
-    gpu = made["target"].startswith("gfx")
-    opcodes = amd_instructions(made["assembly"]) if gpu else ptx_instructions(made["assembly"])
-    found = set(filter(None, map(_amd_width if gpu else _ptx_width, opcodes)))
+    amd = made["target"].startswith("gfx")
+    opcodes = amd_instructions(made["assembly"]) if amd else ptx_instructions(made["assembly"])
+    found = set(filter(None, map(_amd_width if amd else _ptx_width, opcodes)))
     wanted = set(made["stores"])
     return [] if found == wanted else [f"stores of {sorted(found)} bytes; the layout allows {sorted(wanted)}"]
 
 
-def _ptx_width(opcode: str) -> int | None:
-    match = re.fullmatch(r"st\.global(?:\.v([248]))?\.(b\d+)", opcode)
+def load_widths(made: dict[str, Any]) -> set[int]:
+    """The widths of a kernel's loads, in bytes."""
+    amd = made["target"].startswith("gfx")
+    opcodes = amd_instructions(made["assembly"]) if amd else ptx_instructions(made["assembly"])
+    return set(filter(None, (_amd_width(each, "load") if amd else _ptx_width(each, "ld") for each in opcodes)))
+
+
+def _ptx_width(opcode: str, word: str = "st") -> int | None:
+    match = re.fullmatch(word + r"\.global(?:\.v([248]))?\.(b\d+)", opcode)
     return int(match[1] or 1) * _BYTES[match[2]] if match else None
 
 
-def _amd_width(opcode: str) -> int | None:
-    match = re.fullmatch(r"(?:global|buffer|flat)_store_(byte|short|dword)(?:x([234]))?", opcode)
+def _amd_width(opcode: str, word: str = "store") -> int | None:
+    match = re.fullmatch(rf"(?:global|buffer|flat)_{word}_(byte|short|dword)(?:x([234]))?", opcode)
     return int(match[2] or 1) * _BYTES[match[1]] if match else None
 
 

@@ -212,9 +212,9 @@ def test_every_recipe_holds(name):
     assert holds(f"recipes/{name}", lambda x, scale=None: kvf.quantize(x, name, scale=scale))
 
 
-def write(pages, key, value, slots, layout, k_scale, v_scale):
+def write(key, value, pages, slots, *, layout, num_blocks, k_scale, v_scale, **spec):
     """kvformat's own cache as the function under test."""
-    cache = kvf.PagedCache(kvf.layout(**layout), len(pages), k_scale=k_scale, v_scale=v_scale)
+    cache = kvf.PagedCache(kvf.layout(layout, **spec), num_blocks, k_scale=k_scale, v_scale=v_scale)
     cache.pages[...] = pages
     cache.write(key, value, slots)
     pages[...] = cache.pages
@@ -242,7 +242,10 @@ def test_an_encoder_without_saturation_is_found_where_it_overflows():
     saturate = "binary32/nearest_even/saturate"
     assert holds("elements/e4m3fn_encode", cast, "binary32/nearest_even/ieee")
     assert holds("elements/e4m3fn_encode", cast, saturate, skip=("Overflow", "Infinity"))
-    assert wrong_ids("elements/e4m3fn_encode", cast, saturate) == {"43E80001"}
+    (outcome,) = judged("elements/e4m3fn_encode", cast, saturate)
+    assert outcome.first["id"] == "43E80001"
+    quoted = f"{outcome.judged:,} tests, {outcome.mismatches:,} wrong; first: {outcome.first['what']} (43E80001)"
+    assert quoted in (VECTORS.folder / "README.md").read_text()
 
 
 def test_rounding_twice_is_found_where_it_matters():
@@ -316,8 +319,8 @@ def test_an_admissible_result_of_an_approximate_recipe_is_accepted_and_another_i
 def broken(**other):
     """The cache with another layout than it was asked for."""
 
-    def write_other(pages, key, value, slots, layout, k_scale, v_scale):
-        write(pages, key, value, slots, {**layout, **{k: v for k, v in other.items() if k in layout}}, k_scale, v_scale)
+    def write_other(key, value, pages, slots, **meta):
+        write(key, value, pages, slots, **{**meta, **other})
 
     return write_other
 
@@ -330,9 +333,9 @@ def test_a_writer_of_another_layout_is_found_at_its_first_wrong_byte(other):
 
 
 def test_a_writer_that_touches_a_slot_of_nobody_is_found():
-    def zeroes(pages, key, value, slots, layout, k_scale, v_scale):
+    def zeroes(key, value, pages, slots, **meta):
         pages[...] = 0
-        write(pages, key, value, slots, layout, k_scale, v_scale)
+        write(key, value, pages, slots, **meta)
 
     (outcome,) = judged("pages/vllm-0.33", zeroes, "fp8_per_tensor/NHD")
     assert "00, right: A5" in outcome.first["what"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -53,13 +54,11 @@ _DECODE_HEADER = (
 )
 
 
-def files() -> dict[str, VectorFile]:
-    """Path under spec/vectors/ and contents of the JSON files."""
-    found = {}
+def files() -> Iterator[tuple[str, Callable[[], VectorFile]]]:
+    """Path under spec/vectors/ of each JSON file, and what makes it."""
     for fmt in ELEMENTS.values():
-        found[f"elements/{fmt.name}_encode.json"] = encode_file(fmt)
-        found[f"elements/{fmt.name}_decode.json"] = decode_file(fmt)
-    return found
+        yield f"elements/{fmt.name}_encode.json", partial(encode_file, fmt)
+        yield f"elements/{fmt.name}_decode.json", partial(decode_file, fmt)
 
 
 # --- encode ----------------------------------------------------------------------------------------------------------

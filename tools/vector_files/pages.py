@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -54,11 +55,15 @@ _SLOTS = np.array([6, 1, -1, 3], np.int64)
 _SCALES = {"k": np.float32(0.0371), "v": np.float32(0.0123)}
 
 
-def files() -> Iterator[tuple[str, VectorFile]]:
-    """Path under spec/vectors/ and contents, for each layout of the catalogue."""
+def files() -> Iterator[tuple[str, Callable[[], VectorFile]]]:
+    """Path under spec/vectors/ and what makes the file, for each layout of the catalogue."""
     for entry in LAYOUTS.values():
-        groups = [_group(made) for made in _pages(entry)]
-        yield f"pages/{entry.name}.json", VectorFile(f"pages of {entry.name}", "page", _HEADER, groups, _NOTES, SOURCES)
+        yield f"pages/{entry.name}.json", partial(_file, entry)
+
+
+def _file(entry: Entry) -> VectorFile:
+    groups = [_group(made) for made in _pages(entry)]
+    return VectorFile(f"pages of {entry.name}", "page", _HEADER, groups, _NOTES, SOURCES)
 
 
 def _pages(entry: Entry) -> Iterator[list[tuple[str, Layout]]]:

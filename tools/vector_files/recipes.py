@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from kvformat.recipes.catalogue import names
 from kvformat.recipes.catalogue import recipe as find
 from kvformat.recipes.program import Recipe
 from kvformat.recipes.quantizer import Quantized
+from vector_files import libraries
 from vector_files.cases import DTYPES, NOTES, Case, cases
 from vector_files.files import Group, Test, VectorFile, bits_hex, code_hex
 from vector_files.sources import SOURCES
@@ -42,12 +44,12 @@ _HEADER = (
 _SIGN_OF_NAN = frozenset(f"torchao-0.18/{rule}/mxfp4" for rule in ("floor", "ceil", "even"))
 
 
-def files() -> Iterator[tuple[str, VectorFile]]:
-    """Path under spec/vectors/ and contents, for each recipe of the catalogue that makes codes."""
+def files() -> Iterator[tuple[str, Callable[[], VectorFile]]]:
+    """Path under spec/vectors/ and what makes the file, for each recipe of the catalogue that makes codes."""
     for name in names():
         recipe = find(name)
         if recipe.element is not None:
-            yield f"recipes/{name}.json", _file(recipe)
+            yield f"recipes/{name}.json", partial(_file, recipe)
 
 
 def _file(recipe: Recipe) -> VectorFile:
@@ -60,6 +62,11 @@ def _group(recipe: Recipe, source: str) -> Group:
     fmt = element(recipe.element or "")
     # in binary32 the compiled engine is asked too; its kernels for the other inputs differ in how they widen alone
     confirmed = ["exact twin", "NumPy reader", *(["kvformat"] if source == "binary32" else [])]
+    chosen = [case for case in cases(recipe, source) if _definite(recipe, case)]
+    if libraries.knows(recipe, source):
+        for case in chosen:
+            libraries.confirm(recipe, case)
+        confirmed.append("library")
     about = {
         "id": source,
         "type": "Quantize",
@@ -72,7 +79,7 @@ def _group(recipe: Recipe, source: str) -> Group:
         "scaleStore": store.split()[0] if store else None,
         "confirmedBy": confirmed,
     }
-    return Group(about, [_test(recipe, case, source) for case in cases(recipe, source) if _definite(recipe, case)])
+    return Group(about, [_test(recipe, case, source) for case in chosen])
 
 
 def _definite(recipe: Recipe, case: Case) -> bool:

@@ -30,6 +30,8 @@ SOURCES = {
     "CUDA headers": "NVIDIA's cuda_fp8.h and cuda_fp4.h, their host path compiled by g++",
     "ml_dtypes": "astype of the ml_dtypes types; for saturation the input is clipped first",
     "torch": "Tensor.to(torch.float8_*) on the CPU",
+    "library": "the library that the recipe describes, run on the CPU, on every test of the group without a given "
+    "scale",
     "NumPy": "np.rint and np.clip",
     "locate": "every code and scale of the exact twin put into its byte by Layout.locate, one at a time",
     "plain writer": "kvformat/verify/plain.py: arithmetic and addresses written out by hand in NumPy",
@@ -52,6 +54,7 @@ def versions() -> dict[str, str]:
         "ml_dtypes": metadata.version("ml_dtypes"),
         "CUDA headers": cuda().version,
         "torch": torch.__version__.partition("+")[0],
+        **{name: metadata.version(name) for name in ("torchao", "compressed-tensors", "nvidia-modelopt")},
     }
 
 

@@ -10,7 +10,7 @@ from kvformat.torch.codec import encode, encode_e2m1x2, encode_e4m3x2, widen
 
 @triton.jit
 def encode_patterns(
-    codes: tl.tensor, first: tl.int32, HOW: tl.constexpr, HARDWARE: tl.constexpr, TILE: tl.constexpr
+    codes: tl.tensor, first: tl.tensor, HOW: tl.constexpr, HARDWARE: tl.constexpr, TILE: tl.constexpr
 ) -> None:
     """The codes of the TILE float32 patterns from `first` + TILE * program on."""
     index = tl.program_id(0) * TILE + tl.arange(0, TILE)
@@ -24,7 +24,7 @@ def encode_patterns(
 
 
 @triton.jit
-def approximate_reciprocals(out: tl.tensor, exponent: tl.int32, TILE: tl.constexpr) -> None:
+def approximate_reciprocals(out: tl.tensor, exponent: tl.tensor, TILE: tl.constexpr) -> None:
     """rcp.approx.ftz.f32 of all mantissas in one binade: patterns."""
     index = tl.program_id(0) * TILE + tl.arange(0, TILE)
     x = (index | (exponent << 23)).to(tl.float32, bitcast=True)
@@ -35,7 +35,7 @@ def approximate_reciprocals(out: tl.tensor, exponent: tl.int32, TILE: tl.constex
 
 
 @triton.jit
-def full_quotients(out: tl.tensor, exponent: tl.int32, TILE: tl.constexpr) -> None:
+def full_quotients(out: tl.tensor, exponent: tl.tensor, TILE: tl.constexpr) -> None:
     """div.full.f32(1, m) of all mantissas in one binade: patterns."""
     index = tl.program_id(0) * TILE + tl.arange(0, TILE)
     x = (index | (exponent << 23)).to(tl.float32, bitcast=True)
@@ -67,9 +67,9 @@ def write_row_by_row(
     x: tl.tensor,
     slots: tl.tensor,
     pages: tl.tensor,
-    page_bytes: tl.int64,
-    cell: tl.int32,
-    top: tl.float32,
+    page_bytes: tl.tensor,
+    cell: tl.tensor,
+    top: tl.tensor,
     BLOCK_SIZE: tl.constexpr,
     HEADS: tl.constexpr,
     DIMS: tl.constexpr,
