@@ -36,7 +36,8 @@ def planted(mode, variant=RIGHT, remap=None, padding=0):
     spec = {**made.layout.spec, "page_bytes": made.layout.page_bytes + padding}
     laid = layout(spec.pop("name"), **spec)
     how = recipe(f"golden/{mode}")
-    pages = np.random.default_rng(1).integers(0, 256, (len(made.pages), laid.page_bytes)).astype(np.uint8)
+    # enough of them for a block size of a quarter
+    pages = np.random.default_rng(1).integers(0, 256, (4 * len(made.pages), laid.page_bytes)).astype(np.uint8)
 
     def dump():
         return Dump.from_arrays(
