@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kvformat.verify import check as check
     from kvformat.verify import diagnose as diagnose
     from kvformat.verify import lint as lint
+    from kvformat.verify import probe as probe
 
 __version__ = "0.1.0"
 
@@ -55,6 +56,7 @@ _HOMES = {
     "check": "kvformat.verify",
     "diagnose": "kvformat.verify",
     "lint": "kvformat.verify",
+    "probe": "kvformat.verify",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 the names are strings, from the table above

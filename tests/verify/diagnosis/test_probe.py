@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kvformat import Dump, InputError, PagedCache, diagnose
+from kvformat import Dump, InputError, PagedCache, diagnose, probe
 from kvformat.modes import MODES
 from kvformat.verify.diagnosis.catalogue import variants
-from kvformat.verify.diagnosis.probe import PRODUCER, probe
+from kvformat.verify.diagnosis.probe import PRODUCER
 
 
 def filled(made, recipe=None):
