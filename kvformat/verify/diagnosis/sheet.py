@@ -80,6 +80,7 @@ class Sheet:
         self._counted: dict[Side, list[list[int]]] = {side: [] for side in SIDES}
         self._cost: dict[Side, list[Counts]] = {side: [] for side in SIDES}
         self._joint: dict[tuple[int, int, int], int] = {}
+        self._right: dict[tuple[Side, int], bool] = {}
 
     def add(self, candidate: Arithmetic) -> bool:
         """Take an arithmetic on the sheet, unless it does not apply or changes nothing."""
@@ -150,9 +151,14 @@ class Sheet:
         a, g = choice.arithmetic, choice.geometry
         if self._place[side][a] == self._place[side][0] >= 0 and self.arithmetics[a].fault:
             a = 0
-        if not self.geometries[g].places.coupled and self.geometries[g].places.same_as(self.geometries[0].places, side):
-            g = 0
-        return Choice(a, g)
+        return Choice(a, 0 if self._lies_right(side, g) else g)
+
+    def _lies_right(self, side: Side, g: int) -> bool:
+        """Whether a geometry leaves a side where it belongs."""
+        if (side, g) not in self._right:
+            places = self.geometries[g].places
+            self._right[side, g] = not places.coupled and places.same_as(self.geometries[0].places, side)
+        return self._right[side, g]
 
     def costs(self) -> dict[Side, Counts]:
         """By side, (arithmetics, geometries): wrong bytes times 2^32, plus bytes that are not predicted."""
