@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kvformat.elements.packing import pack_nibbles as pack_nibbles
     from kvformat.elements.packing import unpack_nibbles as unpack_nibbles
     from kvformat.errors import InputError as InputError
+    from kvformat.fuzz import fuzz as fuzz
     from kvformat.layouts import Layout as Layout
     from kvformat.layouts import layout as layout
     from kvformat.layouts import load_layout as load_layout
@@ -57,6 +58,7 @@ _HOMES = {
     "diagnose": "kvformat.verify",
     "lint": "kvformat.verify",
     "probe": "kvformat.verify",
+    "fuzz": "kvformat.fuzz",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604 the names are strings, from the table above

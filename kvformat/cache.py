@@ -11,8 +11,9 @@ from kvformat.elements.codec import float_dtype, native
 from kvformat.elements.formats import element
 from kvformat.elements.packing import pack_nibbles, unpack_nibbles
 from kvformat.errors import InputError
-from kvformat.layouts import Layout, Region
+from kvformat.layouts import Layout, Segment
 from kvformat.layouts.page import as_integer
+from kvformat.modes import MODES
 from kvformat.modes import mode as find_mode
 from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.recipes.program import Recipe
@@ -37,7 +38,7 @@ class PagedCache:
         if blocks is None or blocks < 1:
             raise InputError(f"num_blocks must be an integer >= 1; got {num_blocks!r}")
         self.layout = layout
-        self.recipe: Recipe = _recipe_for(layout, layout.mode)
+        self.recipe: Recipe = _recipe_for(layout, None)
         self.k_scale = None if k_scale is None else given_scale(k_scale, self.recipe)
         self.v_scale = None if v_scale is None else given_scale(v_scale, self.recipe)
         self._written = False
@@ -51,7 +52,7 @@ class PagedCache:
     def write(
         self,
         key: ArrayLike,
-        value: ArrayLike,
+        value: ArrayLike | None,
         slot_mapping: ArrayLike,
         recipe: str | Recipe | None = None,
         k_scale: ArrayLike | None = None,
@@ -59,28 +60,42 @@ class PagedCache:
     ) -> None:
         """Quantize tokens and store them in their slots; no other byte changes.
 
-        key, value: (tokens, num_kv_heads, head_size / head_size_v), float32, float16 or bfloat16. slot_mapping:
-        integers (tokens,); a negative slot writes nothing. recipe: the mode's golden recipe if None. k_scale, v_scale:
-        as in the constructor; without one, the first write computes it over all its tokens, padding included.
+        key, value: (tokens, num_kv_heads, head_size / head_size_v), float32, float16 or bfloat16; None for the value of
+        a layout without V. slot_mapping: integers (tokens,); a negative slot writes nothing. recipe: if None the mode's
+        golden recipe, or where it has none that of the layout's engine; dims that the layout gives a recipe of their
+        own keep it. k_scale, v_scale: as in the constructor; without one, the first write computes it over all its
+        tokens, padding included.
 
         Raises InputError, before anything is written, for shapes and dtypes that do not fit, a slot past the end or
         taken twice, a recipe of another mode, one whose codes are read in another way than those that the cache has, or
         a scale other than the one the cache has.
         """
-        how = _recipe_for(self.layout, self.layout.mode if recipe is None else recipe)
+        how = _recipe_for(self.layout, recipe)
         if self._written and how.value != self.recipe.value:
             held = f"this cache holds codes of {self.recipe.name}"
             raise InputError(f"{held}; those of {how.name} are read in another way")
         slots = check_slots(slot_mapping, self.num_slots)
-        sides: dict[Side, NDArray[Any]] = {"k": checked(key, "key"), "v": checked(value, "value")}
+        sides: dict[Side, NDArray[Any]] = {"k": checked(key, "key")}
+        if "v" in self.layout.sides:
+            sides["v"] = checked(() if value is None else value, "value")
+        elif value is not None and native(value, "value").size:
+            raise InputError(f"layout {self.layout.name} in mode {self.layout.mode} stores no V; leave value out")
         for side, array in sides.items():
             _check_shape(self.layout, side, array, len(slots))
         scales = {"k": self._scale("k", k_scale, how), "v": self._scale("v", v_scale, how)}
-        made = {side: quantize_for(self.layout, array, how, scales[side]) for side, array in sides.items()}
-        for side, quantized in made.items():
-            store(self.layout, self.pages, slots, side, quantized)
+        made = [
+            (
+                segment,
+                quantize_for(self.layout, array[..., _slice(segment)], *covering(segment, how, scales[side]), segment),
+            )
+            for side, array in sides.items()
+            for segment in self.layout.segments(side)
+        ]
+        for segment, quantized in made:
+            store(self.layout, self.pages, slots, segment.side, quantized, segment)
         self.recipe, self._written = how, True
-        self.k_scale, self.v_scale = (_tensor_scale(made[side]) for side in ("k", "v"))
+        kept = {segment.side: _tensor_scale(quantized) for segment, quantized in made if not segment.recipe}
+        self.k_scale, self.v_scale = kept.get("k"), kept.get("v")
 
     def gather(
         self, block_table: ArrayLike, seq_len: int, dtype: DTypeLike = np.float32
@@ -114,9 +129,17 @@ class PagedCache:
 
     def _gather_side(self, side: Side, slots: NDArray[np.int64], dtype: np.dtype[Any]) -> NDArray[Any]:
         scale = self.k_scale if side == "k" else self.v_scale
+        if side not in self.layout.sides:
+            return np.zeros((len(slots), self.layout.num_kv_heads, 0), dtype)
         if scale is None and find_mode(self.layout.mode).tensor_scale:
             raise InputError(f"mode {self.layout.mode} needs a {side}_scale to be read: give one, or write first")
-        return load(self.layout, self.pages, slots, side, self.recipe, scale).dequantize(dtype)
+        values = [
+            load(self.layout, self.pages, slots, side, *covering(segment, self.recipe, scale), segment).dequantize(
+                dtype
+            )
+            for segment in self.layout.segments(side)
+        ]
+        return values[0] if len(values) == 1 else np.concatenate(values, axis=-1)
 
     def _scale(self, side: Side, given: ArrayLike | None, how: Recipe) -> np.float32 | None:
         kept = self.k_scale if side == "k" else self.v_scale
@@ -128,23 +151,72 @@ class PagedCache:
         return scale
 
 
-def quantize_for(layout: Layout, x: NDArray[Any], recipe: Recipe, scale: np.float32 | None) -> Quantized:
-    """Quantize x as a cache of this layout stores it: mode none rounds once to the layout's dtype, overflow to Inf."""
+def covering(segment: Segment, recipe: Recipe, scale: np.float32 | None) -> tuple[Recipe, np.float32 | None]:
+    """The recipe that covers a segment, that of the page or its own, and the per-tensor scale that it then has."""
+    return (find_recipe(segment.recipe), None) if segment.recipe else (recipe, scale)
+
+
+def check_fits(layout: Layout, recipe: Recipe) -> None:
+    """Raises InputError, saying what differs, for a layout that has no place for what the recipe stores.
+
+    Some modes have several records: recipes of mode fp8_ds_mla have scales of 32 or 8 bits, for 128 or 64 dims.
+    """
+    for side in layout.sides:
+        for segment in layout.segments(side):
+            how, _ = covering(segment, recipe, None)
+            wide = sum(region.columns * region.bits // region.copies for region in segment.scales)
+            number = sum(region.columns for region in segment.scales)
+            columns, bits = _stored(how, len(segment.dims))
+            if (number, wide) != (columns, columns * bits):
+                held = f"{number} of {wide // number} bits" if number else "none"
+                stored = f"{columns} scales of {bits} bits" if columns else "no scales"
+                where = f"layout {layout.name} in mode {layout.mode} has {held}"
+                raise InputError(f"recipe {how.name} stores {stored} for {len(segment.dims)} dims; {where}")
+
+
+def _stored(recipe: Recipe, dims: int) -> tuple[int, int]:
+    """How many page scales a recipe stores for a row of so many dims, and the bits of one."""
+    inner = recipe.inner
+    if inner is None:
+        return 0, 0
+    return inner.granularity.columns(dims), 32 if inner.store == "float32" else element(inner.store.split()[0]).bits
+
+
+def quantize_for(
+    layout: Layout, x: NDArray[Any], recipe: Recipe, scale: np.float32 | None, segment: Segment | None = None
+) -> Quantized:
+    """Quantize x as a cache of this layout stores it: mode none rounds once to the stored dtype, overflow to Inf.
+
+    x: the dims of `segment`, or of the layout's first one.
+    """
     if recipe.element is None:
         with np.errstate(over="ignore", invalid="ignore"):
-            x = x.astype(_binary_dtype(layout))
+            x = x.astype(_binary_dtype(segment or layout.segments("k")[0]))
     return quantize(x, recipe, scale=scale)
 
 
-def store(layout: Layout, pages: NDArray[np.uint8], slots: NDArray[np.int64], side: Side, quantized: Quantized) -> None:
+def store(
+    layout: Layout,
+    pages: NDArray[np.uint8],
+    slots: NDArray[np.int64],
+    side: Side,
+    quantized: Quantized,
+    segment: Segment | None = None,
+) -> None:
     """Write the codes and page scales of tokens into their slots; tokens with a negative slot are left out."""
+    segment = segment or layout.segments(side)[0]
     kept = slots >= 0
     block, slot = np.divmod(slots[kept], layout.block_size)
     tokens, heads = quantized.codes.shape[:2]
-    codes = quantized.codes
-    if quantized.recipe.element is not None and element(quantized.recipe.element).bits == 4:
-        codes = pack_nibbles(codes)
-    for region, whole in _parts(layout, side, codes, quantized.scales):
+    how = quantized.recipe
+    packed = how.element is not None and element(how.element).bits == 4
+    parts = []
+    for region in segment.codes:
+        start = region.first_dim - segment.dims.start
+        codes = quantized.codes[..., start : start + region.columns]
+        parts.append((region, pack_nibbles(codes) if packed else codes))
+    parts += [(region, np.repeat(quantized.scales, region.copies, axis=-1)) for region in segment.scales]
+    for region, whole in parts:
         rows = np.ascontiguousarray(whole).view(np.uint8).reshape(tokens, heads, region.row_bytes)
         region.write(pages, block, slot, rows[kept])
 
@@ -156,36 +228,52 @@ def load(
     side: Side,
     recipe: Recipe,
     tensor_scale: np.float32 | None,
+    segment: Segment | None = None,
 ) -> Quantized:
-    """The codes and scales that lie in slots (none of them negative), unpacked as `quantize` gives them."""
+    """The codes and scales that lie in slots (none of them negative), unpacked as `quantize` gives them.
+
+    Of a scale that lies there several times, the first copy.
+    """
+    segment = segment or layout.segments(side)[0]
     block, slot = np.divmod(slots, layout.block_size)
-    shape = (len(slots), layout.num_kv_heads)
-    code = layout.region(side=side)
-    raw = code.read(pages, block, slot)
+    codes = [_codes(region.read(pages, block, slot), recipe, segment) for region in segment.codes]
+    joined = codes[0] if len(codes) == 1 else np.concatenate(codes, axis=-1)
     if recipe.element is None:
-        dtype = np.dtype(_binary_dtype(layout))
-        return Quantized(raw.view(dtype), np.zeros(0, np.float32), np.float32(1), recipe)
-    fmt = element(recipe.element)
-    codes: NDArray[Any] = unpack_nibbles(raw) if fmt.bits == 4 else raw.view(np.int8) if fmt.kind == "integer" else raw
+        return Quantized(joined, np.zeros(0, np.float32), np.float32(1), recipe)
     if recipe.inner is None:
-        return Quantized(codes, np.full(1, tensor_scale, np.float32), np.float32(1), recipe)
-    rows = layout.region(side=side, part="scale").read(pages, block, slot)
+        return Quantized(joined, np.full(1, tensor_scale, np.float32), np.float32(1), recipe)
+    (region,) = segment.scales
+    rows = region.read(pages, block, slot)[..., :: region.copies]
+    per_row = joined.shape[:2] if not recipe.inner.granularity.dims else (*joined.shape[:2], -1)
     in_floats = recipe.inner.store == "float32"
-    scales = rows.view("<f4").astype(np.float32).reshape(shape) if in_floats else rows
-    return Quantized(codes, scales, np.float32(1 if tensor_scale is None else tensor_scale), recipe)
+    scales = np.ascontiguousarray(rows).view("<f4").astype(np.float32).reshape(per_row) if in_floats else rows
+    return Quantized(joined, scales, np.float32(1 if tensor_scale is None else tensor_scale), recipe)
 
 
-def _parts(layout: Layout, side: Side, codes: NDArray[Any], scales: NDArray[Any]) -> list[tuple[Region, NDArray[Any]]]:
-    parts = [(layout.region(side=side), codes)]
-    if any(region.side == side and region.part == "scale" for region in layout.regions):
-        parts.append((layout.region(side=side, part="scale"), scales))
-    return parts
+def _codes(raw: NDArray[np.uint8], recipe: Recipe, segment: Segment) -> NDArray[Any]:
+    """The codes of a region's rows, one per element."""
+    if recipe.element is None:
+        return raw.view(np.dtype(_binary_dtype(segment)))
+    fmt = element(recipe.element)
+    if fmt.bits == 4:
+        return _signed(unpack_nibbles(raw)) if fmt.kind == "integer" else unpack_nibbles(raw)
+    return raw.view(np.int8) if fmt.kind == "integer" else raw
 
 
-def _binary_dtype(layout: Layout) -> Any:
+def _signed(nibbles: NDArray[np.uint8]) -> NDArray[np.int8]:
+    signed: NDArray[np.int8] = (nibbles << 4).view(np.int8) >> 4
+    return signed
+
+
+def _slice(segment: Segment) -> slice:
+    return slice(segment.dims.start, segment.dims.stop)
+
+
+def _binary_dtype(segment: Segment) -> Any:
     import ml_dtypes
 
-    return ml_dtypes.bfloat16 if layout.dtype == "bfloat16" else np.dtype(layout.dtype)
+    dtype = segment.codes[0].dtype
+    return ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype)
 
 
 def _tensor_scale(quantized: Quantized) -> np.float32 | None:
@@ -194,10 +282,13 @@ def _tensor_scale(quantized: Quantized) -> np.float32 | None:
     return quantized.global_scale if quantized.recipe.inner else np.float32(quantized.scales[0])
 
 
-def _recipe_for(layout: Layout, recipe: str | Recipe) -> Recipe:
-    how = find_recipe(recipe)
+def _recipe_for(layout: Layout, recipe: str | Recipe | None) -> Recipe:
+    """The recipe asked for; without one the golden recipe of the layout's mode, or that of the layout's engine."""
+    default = layout.mode if layout.mode in MODES else layout.recipe
+    how = find_recipe(default if recipe is None else recipe)
     if how.mode != layout.mode:
         raise InputError(f"recipe {how.name} is for mode {how.mode}; this layout is for mode {layout.mode}")
+    check_fits(layout, how)
     return how
 
 

@@ -41,14 +41,33 @@ _MODES = (
     Mode("nvfp4", "e2m1fn", "e4m3fn", 16, tensor_scale=True),
 )
 
-#: every mode that has a recipe, by name
+# a page can hold more than its mode says: rows of several parts, or scales of another format
+_RECORDS = (
+    Mode("int4_per_token_head", "int4", "float32", 0, tensor_scale=False),
+    Mode("fp8_unscaled", "e4m3fn", None, 0, tensor_scale=False),
+    Mode("fp8_per_tile", "e4m3fn", "float32", 128, tensor_scale=False),
+    Mode("mxfp8", "e4m3fn", "e8m0fnu", 32, tensor_scale=False),
+    Mode("mxfp4", "e2m1fn", "e8m0fnu", 32, tensor_scale=False),
+    Mode("fp4_mx_block16", "e2m1fn", "e8m0fnu", 16, tensor_scale=False),
+    Mode("fp8_ds_mla", "e4m3fn", "float32", 128, tensor_scale=False),
+    Mode("nvfp4_ds_mla", "e2m1fn", "e4m3fn", 16, tensor_scale=False),
+    Mode("indexer_k", "e4m3fn", "float32", 128, tensor_scale=False),
+    Mode("indexer_k_ue8m0", "e4m3fn", "float32", 128, tensor_scale=False),
+    Mode("indexer_k_mxfp8", "e4m3fn", "e8m0fnu", 128, tensor_scale=False),
+    Mode("indexer_k_mxfp4", "e2m1fn", "e8m0fnu", 32, tensor_scale=False),
+)
+
+#: every mode that has a golden recipe, by name
 MODES: Mapping[str, Mode] = MappingProxyType({mode.name: mode for mode in _MODES})
+#: every mode for which there are recipes of engines alone, by name
+RECORDS: Mapping[str, Mode] = MappingProxyType({mode.name: mode for mode in _RECORDS})
 
 
 def mode(name: str | Mode) -> Mode:
     """The mode of that name. Raises InputError, naming the close names, for an unknown one."""
     if isinstance(name, Mode):
         return name
-    if name not in MODES:
-        raise unknown_name("mode", name, MODES)
-    return MODES[name]
+    found = MODES.get(name) or RECORDS.get(name)
+    if found is None:
+        raise unknown_name("mode", name, (*MODES, *RECORDS))
+    return found

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvformat as kvf
-from tests import strategies
+from kvformat.fuzz import strategies
 from tests.elements.compare import assert_same_values
 from tests.paged import (
     BLOCK_SIZE,
@@ -49,8 +49,8 @@ def test_write_then_gather_is_quantize_then_dequantize(config):
 @given(data=st.data())
 def test_write_then_gather_holds_for_values_chosen_to_hurt(config, data):
     tokens = data.draw(st.integers(1, 4), "tokens")
-    shape = st.just((tokens, HEADS, HEAD_SIZE))
-    k, v = (data.draw(strategies.tensors(shape=shape), side) for side in "kv")
+    same = strategies.kv_tensors(config.mode, tokens=tokens, heads=HEADS, head_dim=HEAD_SIZE)
+    k, v = (data.draw(same, side) for side in "kv")
     slots = data.draw(st.lists(st.integers(0, SLOTS - 1), min_size=tokens, max_size=tokens, unique=True), "slots")
     cache = new_cache(config, 0xAA)
     cache.write(k, v, slots)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests import strategies
+from kvformat.fuzz import strategies
 from tests.elements.compare import assert_same_codes, assert_same_values, bits
 from tests.paged import (
     BLOCKS,

@@ -14,7 +14,23 @@ import argparse
 import sys
 from pathlib import Path
 
-from spec_pages import atlas, dtypes, elements, faults, index, layouts, recipes, vendors
+from spec_pages import (
+    atlas,
+    conversions,
+    diagrams,
+    dtypes,
+    elements,
+    explorer,
+    faults,
+    fuzz,
+    glossary,
+    holding,
+    index,
+    layouts,
+    recipes,
+    sizes,
+    vendors,
+)
 from spec_pages.text import MARK
 
 SPEC = Path(__file__).resolve().parents[1] / "spec"
@@ -22,7 +38,8 @@ SPEC = Path(__file__).resolve().parents[1] / "spec"
 
 def generate() -> dict[str, str]:
     """The text of every generated file by its path under spec/. Raises AssertionError for a statement that is false."""
-    parts = (index, elements, recipes, vendors, atlas, layouts, dtypes, faults)
+    text = (index, glossary, holding, recipes, vendors, atlas, sizes, conversions, dtypes, faults, fuzz)
+    parts = (*text, elements, layouts, diagrams, explorer)
     return {name: text for part in parts for name, text in part.files().items()}
 
 
@@ -39,10 +56,11 @@ def differences(files: dict[str, str], target: Path) -> list[str]:
 
 
 def stale(files: dict[str, str], target: Path) -> list[Path]:
-    """Files that an earlier run wrote and this one would not: marked pages, and the tables beside the elements."""
+    """Files that an earlier run wrote and this one would not: marked pages, tables of elements, drawings."""
     pages = [path for path in sorted(target.rglob("*.md")) if path.read_text(encoding="utf-8").startswith(MARK)]
     tables = sorted((target / "elements").glob("*.csv"))
-    return [path for path in (*pages, *tables) if path.relative_to(target).as_posix() not in files]
+    drawings = sorted(target.rglob("*.svg"))
+    return [path for path in (*pages, *tables, *drawings) if path.relative_to(target).as_posix() not in files]
 
 
 def main() -> int:

@@ -10,13 +10,17 @@ from typing import Annotated, cast
 import typer
 
 from kvformat import __version__
-from kvformat.cli import recipes
+from kvformat.cli import recipes, stream, vectors
 from kvformat.cli.check import check
+from kvformat.cli.convert import convert
 from kvformat.cli.diagnose import diagnose
 from kvformat.cli.explain import explain
+from kvformat.cli.fuzz import OptionalDevice, fuzz
 from kvformat.cli.layout import layout
 from kvformat.cli.lint import lint
 from kvformat.cli.outcome import CANNOT_JUDGE, INTERRUPTED, complain, refuse, say
+from kvformat.cli.simulate import simulate
+from kvformat.cli.size import size
 from kvformat.cli.sweep import sweep
 from kvformat.cli.table import table
 from kvformat.errors import InputError
@@ -35,9 +39,15 @@ app.command("diagnose")(diagnose)
 app.command("explain", context_settings={"ignore_unknown_options": True})(explain)
 app.command("table")(table)
 app.command("layout")(layout)
+app.command("convert")(convert)
+app.command("size")(size)
+app.command("simulate")(simulate)
 app.command("sweep")(sweep)
 app.command("lint")(lint)
+app.command("fuzz", cls=OptionalDevice)(fuzz)
 app.add_typer(recipes.app, name="recipes")
+app.add_typer(stream.app, name="stream")
+app.add_typer(vectors.app, name="vectors")
 
 
 def _print_version(asked: bool) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from kvformat.cli.outcome import HOLDS, print_json, say
 from kvformat.errors import InputError
+from kvformat.layouts import load_layout
 
 if TYPE_CHECKING:
     from kvformat.layouts import Layout
@@ -16,17 +17,19 @@ if TYPE_CHECKING:
 
 def layout(
     name: Annotated[str, typer.Argument(help="Layout: vllm-0.33, flashinfer, ...")],
-    mode: Annotated[str, typer.Option(help="none, fp8_per_tensor, fp8_per_token_head, int8_per_token_head, nvfp4.")],
+    mode: Annotated[str, typer.Option(help="none, fp8_per_tensor, nvfp4, ...: one that the layout has.")],
     block_size: Annotated[int, typer.Option(help="Slots in a page.")],
-    num_kv_heads: Annotated[int, typer.Option(help="KV heads in a page.")],
-    head_size: Annotated[int, typer.Option(help="Dims per head, of K.")],
+    num_kv_heads: Annotated[int | None, typer.Option(help="KV heads in a page; latent attention has one.")] = None,
+    head_size: Annotated[int | None, typer.Option(help="Dims per head, of K; latent rows have one size.")] = None,
     head_size_v: Annotated[int | None, typer.Option(help="Dims per head, of V; as K where it is not given.")] = None,
-    order: Annotated[str, typer.Option(help="NHD or HND.")] = "NHD",
+    order: Annotated[str | None, typer.Option(help="NHD or HND; the layout's first one if not given.")] = None,
     v_scales: Annotated[str | None, typer.Option(help="swizzled or linear, where the layout has the choice.")] = None,
     page_bytes: Annotated[int | None, typer.Option(help="Bytes from page to page, padding included.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Of the stored values, mode none only.")] = None,
+    nibbles: Annotated[str | None, typer.Option(help="low_first or high_first, for 4-bit codes.")] = None,
     byte: Annotated[int | None, typer.Option(help="Say what this byte of the page holds.")] = None,
     locate: Annotated[str | None, typer.Option(help="SIDE,SLOT,HEAD,DIM[,scale]: say where this entry lies.")] = None,
+    layout_file: Annotated[str | None, typer.Option(help="A TOML file with a layout that NAME may be.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
     """Where every code and scale of a page lies. --byte and --locate answer one question instead."""
@@ -34,6 +37,8 @@ def layout(
 
     if byte is not None and locate is not None:
         raise InputError("--byte and --locate are two questions; ask one at a time")
+    if layout_file:
+        load_layout(layout_file)
     page = find_layout(
         name,
         mode=mode,
@@ -45,6 +50,7 @@ def layout(
         v_scales=v_scales,
         page_bytes=page_bytes,
         dtype=dtype,
+        nibbles=nibbles,
     )
     answer = None
     if byte is not None:
@@ -97,15 +103,21 @@ def _show(page: Layout) -> None:
     out.print(" ".join(f"{name}={value}" for name, value in page.spec.items()), style="bold")
     columns = ("offset", "bytes", "slot stride", "head stride", "bits per entry", "dims per entry")
     table = console.grid("region", *columns, right=columns)
-    for region in (region.describe() for region in page.regions):
-        strides = ("-" if region[name] is None else str(region[name]) for name in ("slot_stride", "head_stride"))
-        sizes = (str(region[name]) for name in ("bits_per_entry", "dims_per_entry"))
-        table.add_row(str(region["name"]), str(region["offset"]), str(region["bytes"]), *strides, *sizes)
+    for described in (region.describe() for region in page.regions):
+        strides = ("-" if described[name] is None else str(described[name]) for name in ("slot_stride", "head_stride"))
+        sizes = (str(described[name]) for name in ("bits_per_entry", "dims_per_entry"))
+        table.add_row(str(described["name"]), str(described["offset"]), str(described["bytes"]), *strides, *sizes)
     if page.page_bytes > page.natural_bytes:
         padding = (str(page.natural_bytes), str(page.page_bytes - page.natural_bytes))
         table.add_row("padding", *padding, "-", "-", "-", "-")
     out.print(table)
     per_token = page.page_bytes / page.block_size
     out.print(f"{page.page_bytes} bytes per page, {per_token:g} per token; recipe {page.recipe}")
+    for region in page.regions:
+        if region.recipe:
+            out.print(f"- {region.name} by {region.recipe}")
+    if len(page.tensors) > 1:
+        held = ", ".join(f"{name} {size}" for name, size in page.tensors)
+        out.print(f"- bytes of a page in each of the engine's tensors: {held}")
     if any(region.describe()["slot_stride"] is None for region in page.regions):
         out.print("- a swizzled region has no single stride; --locate answers for one entry, --json lists its digits")

@@ -14,14 +14,14 @@ from kvformat import modes
 from kvformat.elements.formats import element
 from kvformat.errors import InputError, unknown_name
 from kvformat.layouts.catalogue import find_entry
-from kvformat.layouts.entry import PER, Entry, Form, Part, Section
-from kvformat.layouts.page import Layout, Order, as_integer
+from kvformat.layouts.entry import DTYPE_BITS, ORDERS, PER, Entry, Form, Part, Section
+from kvformat.layouts.page import Layout, Nibbles, Order, as_integer
 from kvformat.layouts.region import PARTS, SIDES, Digit, Region, Side
 from kvformat.layouts.swizzle import SWIZZLES, Plane, Term
 
 #: the axes of a page, the slow one first
 _AXES: Mapping[str, tuple[str, str]] = {"NHD": ("slot", "head"), "HND": ("head", "slot")}
-_DTYPE_BITS: Mapping[str, int] = {"bfloat16": 16, "float16": 16, "float32": 32}
+NIBBLES: tuple[Nibbles, ...] = ("low_first", "high_first")
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,16 @@ class _Request:
     """What the user asked for, checked and in one piece."""
 
     mode: modes.Mode
-    axes: tuple[str, str]
+    order: str
     block_size: int
     num_kv_heads: int
     head_sizes: Mapping[Side, int]
     code_bits: int
     #: the swizzle of the V scales, "" where each part's own holds
     v_scales: str
+    nibbles: Nibbles
+    #: of the values that a page of mode none stores, "" in every other mode
+    dtype: str
 
     def head_size_name(self, side: Side) -> str:
         """The argument that says a side's head size: head_size_v only where it differs."""
@@ -57,21 +60,24 @@ def layout(
     *,
     mode: str | modes.Mode,
     block_size: int,
-    num_kv_heads: int,
-    head_size: int,
+    num_kv_heads: int | None = None,
+    head_size: int | None = None,
     head_size_v: int | None = None,
-    order: str = "NHD",
+    order: str | None = None,
     v_scales: str | None = None,
     page_bytes: int | None = None,
     dtype: DTypeLike | None = None,
+    nibbles: str | None = None,
 ) -> Layout:
     """The layout of that name for one layer's cache blocks.
 
-    mode: a KVQuantMode member that the layout has. block_size: slots in a page (the kernel's block size). head_size,
-    head_size_v: dims per head of K and V, equal where the second is not given. order: "NHD" or "HND".
+    mode: one that the layout has. block_size: slots in a page (the kernel's block size). num_kv_heads, head_size: may
+    be left out where the layout has one number of heads and one head size only. head_size_v: dims per head of V, those
+    of K where it is not given, 0 where the page has no V. order: "NHD" or "HND"; the first one that the layout has.
     v_scales: "swizzled" (the default) or "linear", where the layout has the choice. page_bytes: bytes from page to
     page, those above the natural size are padding. dtype: of the stored values, mode none only: "bfloat16" (the
-    default), "float16" or "float32". Raises InputError, one line, for an unknown name or sizes the layout cannot have.
+    default), "float16" or "float32". nibbles: of 4-bit codes, "low_first" (the even dim in the low nibble, the default)
+    or "high_first". Raises InputError, one line, for an unknown name or sizes the layout cannot have.
     """
     return lay_out(
         find_entry(name),
@@ -84,6 +90,7 @@ def layout(
         v_scales=v_scales,
         page_bytes=page_bytes,
         dtype=dtype,
+        nibbles=nibbles,
     )
 
 
@@ -92,73 +99,76 @@ def lay_out(
     *,
     mode: str | modes.Mode,
     block_size: int,
-    num_kv_heads: int,
-    head_size: int,
+    num_kv_heads: int | None = None,
+    head_size: int | None = None,
     head_size_v: int | None = None,
-    order: str = "NHD",
+    order: str | None = None,
     v_scales: str | None = None,
     page_bytes: int | None = None,
     dtype: DTypeLike | None = None,
+    nibbles: str | None = None,
 ) -> Layout:
     """The layout that an entry describes, registered or not; arguments and errors as those of `layout`."""
     name, kind = entry.name, modes.mode(mode)
     form = entry.form(kind.name)
-    if order not in _AXES:
-        raise unknown_name("order", order, _AXES)
     where = f"layout {name} in mode {kind.name}"
     stored = _dtype(kind, dtype)
     choice = _choice(form, where, v_scales)
+    head_sizes = _head_sizes(form, where, head_size, head_size_v)
     request = _Request(
         mode=kind,
-        axes=_AXES[order],
+        order=_order(form, where, order),
         block_size=_size("block_size", block_size),
-        num_kv_heads=_size("num_kv_heads", num_kv_heads),
-        head_sizes={
-            "k": _size("head_size", head_size),
-            "v": _size("head_size_v", head_size if head_size_v is None else head_size_v),
-        },
-        code_bits=_DTYPE_BITS[stored] if stored else element(kind.element or "").bits,
+        num_kv_heads=_fixed("num_kv_heads", num_kv_heads, form.num_kv_heads, where),
+        head_sizes=head_sizes,
+        code_bits=DTYPE_BITS[stored] if stored else element(kind.element or "").bits,
         v_scales=dict(form.v_scales)[choice] if choice else "",
+        nibbles=_nibbles(kind, nibbles),
+        dtype=stored or "",
     )
     _check_head_sizes(form, where, request)
-    regions, natural = _page(form, request)
+    regions, tensors = _page(form, request)
     _check_dims(where, regions, request)
+    natural = sum(size for _, size in tensors)
     total = natural if page_bytes is None else _size("page_bytes", page_bytes)
     if total < natural:
         raise InputError(f"page_bytes must be at least {natural}, the page's natural size; got {total}")
     return Layout(
         name=name,
         mode=kind.name,
-        order=cast("Order", order),
+        order=cast("Order", request.order),
         block_size=request.block_size,
         num_kv_heads=request.num_kv_heads,
-        head_size=request.head_sizes["k"],
-        head_size_v=request.head_sizes["v"],
+        head_size=head_sizes["k"],
+        head_size_v=head_sizes["v"],
         v_scales=choice,
         dtype=stored,
         page_bytes=total,
         natural_bytes=natural,
         regions=regions,
         recipe=form.recipe,
+        nibbles=None if request.nibbles == NIBBLES[0] else request.nibbles,
+        tensors=tensors,
     )
 
 
-def _page(form: Form, request: _Request) -> tuple[tuple[Region, ...], int]:
-    """The regions of a page and its natural size in bytes: the sections one after the other."""
+def _page(form: Form, request: _Request) -> tuple[tuple[Region, ...], tuple[tuple[str, int], ...]]:
+    """The regions of a page, and the bytes of it that each tensor holds: the sections one after the other."""
     regions: list[Region] = []
-    size = 0
+    tensors: dict[str, int] = {}
     for section in form.sections:
-        placed, section_bytes = _section(section, size, request)
+        placed, size = _section(section, sum(tensors.values()), request)
         regions += placed
-        size += section_bytes
-    return tuple(regions), size
+        tensors[section.tensor] = tensors.get(section.tensor, 0) + size
+    return tuple(regions), tuple(tensors.items())
 
 
 def _section(section: Section, start: int, request: _Request) -> tuple[list[Region], int]:
     """The regions of a section that begins at byte `start`, and the bytes it takes."""
     counts = {"slot": request.block_size, "head": request.num_kv_heads}
-    outer = [axis for axis in request.axes if axis in PER[section.per]]
-    inner = [axis for axis in request.axes if axis not in outer]
+    axes = _AXES[section.order or request.order]
+    outer = [axis for axis in axes if axis in PER[section.per]]
+    inner = [axis for axis in axes if axis not in outer]
     parts, record = [], 0
     for part in section.record:
         shaped = _shape(part, inner, request)
@@ -201,6 +211,10 @@ def _region(shaped: _Shaped, offset: int, strides: Mapping[str, int], request: _
         column=digits(shaped.plane.column),
         dims_per_entry=shaped.dims_per_entry,
         first_dim=part.first_dim,
+        dtype=part.dtype or (request.dtype if part.kind == "code" and not part.recipe else ""),
+        recipe=part.recipe,
+        copies=part.copies,
+        high_first=request.nibbles == "high_first" and part.kind == "code" and bits == 4,
     )
 
 
@@ -212,9 +226,11 @@ def _shape(part: Part, inner: list[str], request: _Request) -> _Shaped:
     if dims < 1 and not part.columns:
         raise InputError(f"{part.label} begins at dim {part.first_dim}: {name} must be larger; got {size}")
     if part.kind == "code":
-        bits, shared = part.bits or request.code_bits, part.dims_per_entry or 1
+        bits = part.bits or DTYPE_BITS.get(part.dtype, request.code_bits)
+        shared = part.dims_per_entry or 1
     else:
-        bits, shared = part.bits or _scale_bits(mode), part.dims_per_entry or mode.dims_per_scale or dims
+        bits = part.bits or _scale_bits(mode) * part.copies
+        shared = part.dims_per_entry or mode.dims_per_scale or dims
     if not part.columns and dims % shared:
         raise InputError(f"mode {mode.name} needs {name} to be a multiple of {shared}; got {size}")
     columns = part.columns or dims // shared
@@ -247,9 +263,52 @@ def _scale_bits(mode: modes.Mode) -> int:
     return 32 if mode.page_scale == "float32" else element(mode.page_scale).bits
 
 
+def _order(form: Form, where: str, order: str | None) -> str:
+    """The order asked for, else the default one."""
+    if order is None:
+        return form.orders[0]
+    if order not in ORDERS:
+        raise unknown_name("order", order, ORDERS)
+    if order not in form.orders:
+        raise InputError(f"{where} has the order {form.order} only; got {order}")
+    return order
+
+
+def _head_sizes(form: Form, where: str, head_size: int | None, head_size_v: int | None) -> dict[Side, int]:
+    """Dims per head of each side: those of K for V too where nothing else is said, 0 where the page has no V."""
+    k = _fixed("head_size", head_size, form.head_size, where)
+    if "v" in form.sides:
+        return {"k": k, "v": k if head_size_v is None else _size("head_size_v", head_size_v)}
+    if head_size_v is not None and as_integer(head_size_v) != 0:
+        raise InputError(f"{where} has no V; leave head_size_v out (got {head_size_v!r})")
+    return {"k": k, "v": 0}
+
+
+def _fixed(what: str, value: object, only: int, where: str) -> int:
+    """A size, which may be left out, and must not be another one, where the layout has one only."""
+    if value is None and not only:
+        raise InputError(f"{where} needs {what}: an integer of at least 1")
+    size = only if value is None else _size(what, value)
+    if only and size != only:
+        raise InputError(f"{where} needs {what} {only}; got {size}")
+    return size
+
+
+def _nibbles(mode: modes.Mode, nibbles: str | None) -> Nibbles:
+    """The order of the two codes in a byte."""
+    if nibbles is None:
+        return NIBBLES[0]
+    if nibbles not in NIBBLES:
+        raise unknown_name("nibbles", nibbles, NIBBLES)
+    if mode.element is None or element(mode.element).bits != 4:
+        raise InputError(f"nibbles is for 4-bit codes; mode {mode.name} has none")
+    return nibbles
+
+
 def _check_head_sizes(form: Form, where: str, request: _Request) -> None:
     """The entry's own demands on the head sizes."""
-    for side, size in request.head_sizes.items():
+    for side in form.sides:
+        size = request.head_sizes[side]
         if size % form.head_size_multiple:
             name = request.head_size_name(side)
             raise InputError(f"{where} needs {name} to be a multiple of {form.head_size_multiple}; got {size}")
@@ -296,8 +355,8 @@ def _dtype(mode: modes.Mode, dtype: DTypeLike | None) -> str | None:
         name = dtype if isinstance(dtype, str) else np.dtype(dtype).name
     except TypeError:
         name = str(dtype)
-    if name not in _DTYPE_BITS:
-        raise unknown_name("dtype", name, _DTYPE_BITS)
+    if name not in DTYPE_BITS:
+        raise unknown_name("dtype", name, DTYPE_BITS)
     return name
 
 

@@ -7,19 +7,23 @@ part repeats its row over the others, in the order (NHD: slot, head; HND: head, 
     per = "head"    each part of a head in one piece           [head][k.code[slot] | v.code[slot]]
     per = "slot"    each part of a token in one piece          [slot][k.code[head] | v.code[head]]
     per = "page"    each part of the page in one piece         k.code[slot][head] | v.code[slot][head]
+
+Where an engine keeps a page in several tensors (K and V apart, scales beside the data), each section names its own:
+a page is then what the tensors hold of it, one after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
+from itertools import groupby
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from kvformat.errors import InputError, unknown_name
 from kvformat.layouts.region import PARTS, SIDES, PartName, Side
 from kvformat.layouts.swizzle import SWIZZLES
-from kvformat.modes import MODES
+from kvformat.modes import MODES, RECORDS
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -30,6 +34,9 @@ Described = TypeVar("Described", bound="DataclassInstance")
 PER: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"cell": ("slot", "head"), "head": ("head",), "slot": ("slot",), "page": ()}
 )
+#: the orders of slots and heads, by the letters of their axes: N slot, H head, D dim
+ORDERS = ("NHD", "HND")
+DTYPE_BITS: Mapping[str, int] = MappingProxyType({"bfloat16": 16, "float16": 16, "float32": 32})
 _PART_NAMES = tuple(f"{side}.{part}" for side in SIDES for part in PARTS)
 
 
@@ -37,7 +44,8 @@ _PART_NAMES = tuple(f"{side}.{part}" for side in SIDES for part in PARTS)
 class Part:
     """One kind of entry in a record. What is 0 here comes from the mode and the head size.
 
-    A part with `first_dim` lets a record change format along a head: 512 codes of 8 bits, then 64 of 16.
+    A part with `first_dim` lets a record change format along a head: 512 codes of 8 bits, then 64 values of 16. What
+    a part with a `recipe` of its own holds is that recipe's, whatever the page's is.
     """
 
     #: "k.code", "k.scale", "v.code" or "v.scale"
@@ -49,6 +57,11 @@ class Part:
     dims_per_entry: int = 0
     first_dim: int = 0
     swizzle: str = "linear"
+    #: of values that are stored as they are, which then are the code of that part: "bfloat16"
+    dtype: str = ""
+    recipe: str = ""
+    #: the entry is its byte so many times
+    copies: int = 1
 
     @property
     def side(self) -> Side:
@@ -75,6 +88,10 @@ class Section:
     #: bytes: the record's, and the section's, size is rounded up to a multiple; the rest is padding
     record_align: int = 1
     align: int = 1
+    #: the order of this section, whatever that of the page; "": the page's
+    order: str = ""
+    #: the engine's tensor that it lies in; "": there is one tensor only
+    tensor: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,6 +107,27 @@ class Form:
     head_size_multiple: int = 1
     #: "equal": K and V must have one head size
     head_sizes: Literal["any", "equal"] = "any"
+    #: the one head size of K, and the one number of heads, that it has; 0: any
+    head_size: int = 0
+    num_kv_heads: int = 0
+    #: the one order that it has; "": both
+    order: str = ""
+
+    @property
+    def orders(self) -> tuple[str, ...]:
+        """The orders that it has, its default first."""
+        return (self.order,) if self.order else ORDERS
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """The sides that it stores: pages of latent attention have no V."""
+        held = {part.side for section in self.sections for part in section.record}
+        return tuple(side for side in SIDES if side in held)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether it stores K and V, each in one format from its first dim to its last."""
+        return self.sides == SIDES and not any(part.recipe for section in self.sections for part in section.record)
 
 
 @dataclass(frozen=True)
@@ -113,7 +151,7 @@ def parse_entry(described: Mapping[str, object]) -> Entry:
     where = f"layout entry {described.get('name')!r}"
     forms = []
     for mode, form in _mapping(where, "modes", described.get("modes")).items():
-        _known(where, "mode", mode, MODES)
+        _known(where, "mode", mode, (*MODES, *RECORDS))
         inside = f"{where}, mode {mode}"
         forms.append((mode, _form(inside, _mapping(inside, "modes", form))))
     return _build(Entry, where, {**described, "modes": tuple(forms)})
@@ -127,6 +165,10 @@ def _form(where: str, described: Mapping[str, object]) -> Form:
         _known(where, "swizzle", swizzle, SWIZZLES)
     form = _build(Form, where, {**described, "sections": sections, "v_scales": tuple(choices.items())})
     _known(where, "head_sizes", form.head_sizes, ("any", "equal"))
+    _known(where, "order", form.order, ("", *ORDERS))
+    runs = [name for name, _ in groupby(section.tensor for section in sections)]
+    if len(set(runs)) < len(runs):
+        raise InputError(f"{where}: the sections of a tensor must follow one another; got {', '.join(runs)}")
     return form
 
 
@@ -134,6 +176,7 @@ def _section(where: str, described: Mapping[str, object]) -> Section:
     record = tuple(_part(where, part) for part in _sequence(where, "record", described.get("record")))
     section = _build(Section, where, {**described, "record": record})
     _known(where, "per", section.per, PER)
+    _known(where, "order", section.order, ("", *ORDERS))
     return section
 
 
@@ -143,6 +186,7 @@ def _part(where: str, described: object) -> Part:
     part = _build(Part, where, values)
     _known(where, "part", part.part, _PART_NAMES)
     _known(where, "swizzle", part.swizzle, SWIZZLES)
+    _known(where, "dtype", part.dtype, ("", *DTYPE_BITS))
     return part
 
 

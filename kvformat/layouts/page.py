@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from kvformat.errors import InputError, unknown_name
 from kvformat.layouts.region import PARTS, SIDES, Region, Side
 
 Order = Literal["NHD", "HND"]
+Nibbles = Literal["low_first", "high_first"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,29 @@ PADDING = Explanation(None, "padding", None, None, range(0), "padding")
 
 
 @dataclass(frozen=True)
+class Segment:
+    """The dims of a side's heads that one recipe covers, with the regions that hold their codes and scales."""
+
+    side: Side
+    #: the recipe of these dims alone; "": that of the page
+    recipe: str
+    #: in the order of their dims
+    codes: tuple[Region, ...]
+    #: none where no scale of these dims lies in the page
+    scales: tuple[Region, ...]
+
+    @property
+    def dims(self) -> range:
+        """The dims that it covers."""
+        return range(self.codes[0].first_dim, self.codes[-1].all_dims.stop)
+
+    @property
+    def name(self) -> str:
+        """The side, or the region's name where a recipe of its own covers it."""
+        return self.codes[0].name if self.recipe else self.side.upper()
+
+
+@dataclass(frozen=True)
 class Layout:
     """Where the codes and scales of one layer's cache block lie: made by `layout`, equal and hashed by value."""
 
@@ -67,12 +92,39 @@ class Layout:
     regions: tuple[Region, ...]
     #: the recipe this layout's engine uses in this mode
     recipe: str
+    #: "high_first": of the two 4-bit codes in a byte the even dim's is the high one; None: the low one
+    nibbles: Nibbles | None = None
+    #: the engine's tensors in which a page lies, and the bytes of it in each, in the order of the page
+    tensors: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def sides(self) -> tuple[Side, ...]:
+        """The sides that the page stores: no V where attention is latent."""
+        return tuple(side for side in SIDES if any(region.side == side for region in self.regions))
+
+    def segments(self, side: Side) -> tuple[Segment, ...]:
+        """A side's rows by recipe, in the order of the dims: more than one where the format changes along a head."""
+        codes = [region for region in self.regions if (region.side, region.part) == (side, "code")]
+        scales = [region for region in self.regions if (region.side, region.part) == (side, "scale")]
+        found = []
+        for recipe, run in groupby(sorted(codes, key=lambda code: code.first_dim), key=lambda code: code.recipe):
+            covered = tuple(run)
+            inside = range(covered[0].first_dim, covered[-1].all_dims.stop)
+            found.append(Segment(side, recipe, covered, tuple(each for each in scales if each.first_dim in inside)))
+        return tuple(found)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether the page stores K and V, each in one format from its first dim to its last."""
+        return self.sides == SIDES and all(
+            len(self.segments(side)) == 1 and not self.segments(side)[0].recipe for side in SIDES
+        )
 
     @property
     def spec(self) -> dict[str, str | int]:
         """The arguments of `layout` that make this layout again, those that do not apply left out."""
         names = ("name", "mode", "order", "block_size", "num_kv_heads", "head_size", "head_size_v")
-        given = {name: getattr(self, name) for name in (*names, "v_scales", "dtype", "page_bytes")}
+        given = {name: getattr(self, name) for name in (*names, "v_scales", "dtype", "nibbles", "page_bytes")}
         return {name: value for name, value in given.items() if value is not None}
 
     def region(self, *, side: str, part: str = "code", dim: int = 0) -> Region:
@@ -82,7 +134,7 @@ class Layout:
         if part not in PARTS:
             raise unknown_name("part", part, PARTS)
         size = self.head_size if side == "k" else self.head_size_v
-        dim = checked_index("dim", dim, size)
+        dim = checked_index("dim", dim, size) if size else 0
         for region in self.regions:
             if (region.side, region.part) == (side, part) and dim in region.all_dims:
                 return region
@@ -108,8 +160,9 @@ class Layout:
         for region in self.regions:
             first, last = region.find(byte * 8), region.find(byte * 8 + 7)
             if first is not None and last is not None:
-                slot, head, column = first
-                dims = range(region.dims(column).start, region.dims(last[2]).stop)
+                slot, head = first[:2]
+                low, high = sorted((first[2], last[2]))  # the low nibble may hold the higher dim
+                dims = range(region.dims(low).start, region.dims(high).stop)
                 return Explanation(region.side, region.part, slot, head, dims, region.name)
         return PADDING
 
@@ -120,6 +173,7 @@ class Layout:
             "recipe": self.recipe,
             "natural_bytes": self.natural_bytes,
             "page_bytes": self.page_bytes,
+            "tensors": dict(self.tensors),
             "regions": [region.describe() for region in self.regions],
         }
 

@@ -71,6 +71,14 @@ class Region:
     #: consecutive dims that one entry stands for, and the dim where column 0 begins
     dims_per_entry: int = 1
     first_dim: int = 0
+    #: dtype of values that are stored as they are; "" for codes and scales
+    dtype: str = ""
+    #: the recipe of these entries where it is not that of the page
+    recipe: str = ""
+    #: an entry is its byte, so many times
+    copies: int = 1
+    #: of the two codes in a byte, the one with the even dim takes the high nibble
+    high_first: bool = False
 
     def __post_init__(self) -> None:
         extent = self.bits
@@ -82,6 +90,8 @@ class Region:
             reach = prod(digit.size for digit in digits)
             if reach < count or (axis == "head" and reach > count):
                 raise InputError(f"{self.name}: the digits of {axis} count to {reach}, not {count}")
+        if self.high_first and self.bits != 4:
+            raise InputError(f"{self.name}: entries of {self.bits} bits have no order of nibbles")
         _ = self._row_axes  # raises where a row does not fill bytes
 
     @property
@@ -120,11 +130,12 @@ class Region:
 
     def address(self, slot: Index, head: Index, column: Index) -> Index:
         """The bit of the page where an entry starts, of ints or int64 arrays that broadcast. Ranges are not checked."""
-        return self.offset * 8 + _spread(slot, self.slot) + _spread(head, self.head) + _spread(column, self.column)
+        bit = self.offset * 8 + _spread(slot, self.slot) + _spread(head, self.head) + _spread(column, self.column)
+        return bit ^ 4 if self.high_first else bit
 
     def find(self, bit: int) -> tuple[int, int, int] | None:
         """The (slot, head, column) whose entry holds that bit of the page, None where none does: `address` inverted."""
-        rest = bit - self.offset * 8
+        rest = (bit ^ 4 if self.high_first else bit) - self.offset * 8
         if rest < 0:
             return None
         coordinates = [0, 0, 0]
@@ -164,7 +175,8 @@ class Region:
         index = self._index(pages, block, slot)
         rows = np.ascontiguousarray(view[index]).view(np.uint8)
         rows = rows.reshape(len(index[0]), self.heads, self._padded_row_bytes)
-        return np.ascontiguousarray(rows[..., : self.row_bytes])
+        kept = rows[..., : self.row_bytes]
+        return _swapped(kept) if self.high_first else np.ascontiguousarray(kept)
 
     def write(self, pages: Bytes, block: ArrayLike, slot: ArrayLike, rows: Bytes) -> None:
         """Store the rows of n tokens, uint8 (n, heads, row_bytes), in place: what `read` returns.
@@ -179,6 +191,8 @@ class Region:
             raise InputError(f"{self.name} rows must be uint8 {shape}; got {rows.dtype} {rows.shape}")
         if not pages.flags.writeable:
             raise InputError("pages are read-only; write to a copy")
+        if self.high_first:
+            rows = _swapped(rows)
         if self.row_bytes < self._padded_row_bytes:  # a padded tile row: its padding keeps its bytes
             padding = view[index].reshape(*shape[:2], self._padded_row_bytes)[..., self.row_bytes :]
             rows = np.concatenate([rows, padding], axis=-1)
@@ -201,6 +215,8 @@ class Region:
             "columns": self.columns,
             "dims_per_entry": self.dims_per_entry,
             "first_dim": self.first_dim,
+            "dtype": self.dtype or None,
+            "recipe": self.recipe or None,
             "slot_stride": self.slot[0].stride // 8 if len(self.slot) == 1 else None,
             "head_stride": self.head[0].stride // 8 if len(self.head) == 1 else None,
             "digits": {"slot": self.slot, "head": self.head, "column": self.column},
@@ -260,6 +276,12 @@ def _spread(index: Index, digits: Digits) -> Index:
         total = total + index % size * stride
         index = index // size
     return total + index * digits[0].stride
+
+
+def _swapped(rows: Bytes) -> Bytes:
+    """The two nibbles of each byte the other way round."""
+    swapped: Bytes = rows << np.uint8(4) | rows >> np.uint8(4)
+    return swapped
 
 
 def _in_words(view: Bytes) -> NDArray[Any]:

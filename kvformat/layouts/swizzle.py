@@ -50,6 +50,17 @@ def _four_token(rows: int, columns: int) -> Plane:
     return Plane(rows, columns, row, (Term(4, 1, 0), Term(quarter, 0, 4)))
 
 
+def _four_column(rows: int, columns: int) -> Plane:
+    # s%4*(S/4) + s//4 with S columns: the entries of a thread that takes every fourth one lie side by side
+    quarter = columns // 4
+    return Plane(rows, columns, (Term(rows, 1, 0),), (Term(quarter, 0, 1), Term(4, 0, quarter)))
+
+
+def _thirty_two_row(rows: int, columns: int) -> Plane:
+    # p%32*(P/32) + p//32 with P rows: rows 32 apart lie side by side
+    return Plane(rows, columns, (Term(rows // 32, 1, 0), Term(32, rows // 32, 0)), (Term(columns, 0, 1),))
+
+
 def _tiles_128x4(rows: int, columns: int) -> Plane:
     # k%4 + k//4*512 + m%32*16 + m%128//32*4 + m//128*128*ceil4(K): tiles of 512 entries, 4 of a row side by side
     down, across = -(-rows // 128), -(-columns // 4)
@@ -72,6 +83,19 @@ _SWIZZLES = (
         "vLLM 0.33 csrc/nvfp4_kv_cache_kernels.cu L34-48; TensorRT-LLM quantizeAndWriteFP4KVCache",
         row_multiple=4,
         column_multiple=4,  # else t' and g' collide: 16 dims per column make this head_size % 64
+    ),
+    Swizzle(
+        "4-column",
+        _four_column,
+        "vLLM 0.33 csrc/nvfp4_ds_mla_cache_kernels.cu L36-69",
+        column_multiple=4,
+    ),
+    Swizzle(
+        "32-row",
+        _thirty_two_row,
+        "SGLang 0.5 kernels/ops/kvcache/mxfp8_quant_store_kv.py, BlockScaledBasicChunk",
+        row_multiple=32,
+        contiguous=True,
     ),
     Swizzle("128x4", _tiles_128x4, "cuBLAS block-scale tiles; torchao to_blocked, FlashInfer", contiguous=True),
     Swizzle("8x4", _tiles_8x4, "FlashInfer and TensorRT-LLM 8x4 scale tiles", contiguous=True),

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from kvformat import cache
 from kvformat.elements.formats import element
 from kvformat.errors import InputError
+from kvformat.layouts import Segment
 from kvformat.recipes.admissible import is_approximate, point, within
 from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.recipes.program import Recipe
 from kvformat.recipes.quantizer import Quantized, checked, statistics, tensor_scale
+from kvformat.verify.attention import judge
 from kvformat.verify.dump import Dump
 from kvformat.verify.explain import explain_code, explain_scale
 from kvformat.verify.identify import SIDES, identify
@@ -31,14 +33,51 @@ _INTERVALS = 1 << 16
 
 
 @dataclass(frozen=True)
+class _Piece:
+    """What is judged at once: the dims of a side that one recipe covers, and the per-tensor scale that they have."""
+
+    segment: Segment
+    recipe: Recipe
+    scale: np.float32 | None
+
+    @property
+    def side(self) -> Side:
+        return self.segment.side
+
+    def rows(self, dump: Dump, start: int, stop: int) -> NDArray[Any]:
+        """Its dims of rows start..stop-1."""
+        dims = self.segment.dims
+        return np.ascontiguousarray(dump.rows(self.side, start, stop)[..., dims.start : dims.stop])
+
+    def expected(self, dump: Dump, x: NDArray[Any]) -> Quantized:
+        """What its recipe makes of its dims."""
+        return _expected(dump, x, self.recipe, self.scale, self.segment)
+
+    def found(self, dump: Dump, slots: NDArray[np.int64]) -> Quantized:
+        """What the pages hold of it."""
+        return cache.load(dump.layout, dump.pages, slots, self.side, self.recipe, self.scale, self.segment)
+
+    def copies_differ(self, dump: Dump, slots: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        """Where a scale's further copies are not the first one: (tokens, heads, columns); None where there are none."""
+        if not any(region.copies > 1 for region in self.segment.scales):
+            return None
+        (region,) = self.segment.scales
+        block, slot = np.divmod(slots, dump.layout.block_size)
+        rows = region.read(dump.pages, block, slot)
+        copies = rows.reshape(*rows.shape[:2], region.columns, region.copies)
+        differ: NDArray[np.bool_] = (copies != copies[..., :1]).any(axis=-1)
+        return differ
+
+
+@dataclass(frozen=True)
 class Place:
     """Where the first difference is: the token's row in the dump, and which code or scale of its head."""
 
     token: int
-    side: Side
+    piece: _Piece
     part: str
     head: int
-    #: the code's dim, or the scale's column
+    #: the code's, or the scale's, column in its segment
     column: int
 
 
@@ -48,31 +87,49 @@ def check(dump: Dump, *, recipe: str | Recipe | None = None, progress: Progress 
     NaN codes and NaN scales compare as a class, everything else bit for bit. Bytes of slots that no token was written
     to are not judged. The work is done in chunks: beyond the mapped file it takes well under 1 GiB, however large the
     dump. recipe: judge by this one, whatever the dump declares. progress: called with (tokens done, tokens in all).
+    A dump with `query` and `output` has its attention judged as well, by what its pages hold: `verify.attention`.
 
     Raises InputError where the dump cannot be judged: no token has a slot, or its recipe cannot take its K and V.
     """
     if recipe is not None:
         dump = dump.declaring(recipe)
     how = find_recipe(dump.layout.recipe if dump.recipe is None else dump.recipe).for_input(dump.key.dtype.name)
+    cache.check_fits(dump.layout, how)
     slots = np.flatnonzero(dump.slot_mapping >= 0)
     if not len(slots):
         raise InputError(
             "no token of the dump has a slot (all of slot_mapping is negative), so there is nothing to judge"
         )
-    scales: dict[Side, np.float32 | None] = {side: _tensor_scale(dump, side, how) for side in SIDES}
-    tallies = {side: Tally(side) for side in SIDES}
+    scales: dict[Side, np.float32 | None] = {
+        side: _tensor_scale(dump, side, how) for side in SIDES if side in dump.layout.sides
+    }
+    tallies = {piece: Tally(piece.side, *_labels(piece)) for piece in _pieces(dump, how, scales)}
     first: Place | None = None
     for start, stop in _chunks(dump):
-        for side in SIDES:
-            found = _compare(dump, side, how, scales[side], (start, stop), tallies[side])
+        for piece, tally in tallies.items():
+            found = _compare(dump, piece, (start, stop), tally)
             if found is not None and (first is None or found.token < first.token):
                 first = found
         if progress is not None:
             progress(stop, dump.tokens)
+    attention = None if dump.query is None else judge(dump, how, scales)
     if first is None:
-        return Report.make(dump, how, scales, tuple(tallies.values()))
-    explained = _explain(dump, how, scales[first.side], first)
-    return Report.make(dump, how, scales, tuple(tallies.values()), explained, identify(dump, how, first.token))
+        return Report.make(dump, how, scales, tuple(tallies.values()), attention=attention)
+    explained = _explain(dump, first)
+    by_main = next((tally for tally in tallies.values() if not tally.recipe and any(tally.wrong.values())), None)
+    named = None if by_main is None else identify(dump, how, first.token)
+    return Report.make(dump, how, scales, tuple(tallies.values()), explained, named, attention)
+
+
+def _pieces(dump: Dump, how: Recipe, scales: dict[Side, np.float32 | None]) -> Iterator[_Piece]:
+    for side, scale in scales.items():
+        for segment in dump.layout.segments(side):
+            own, its_scale = cache.covering(segment, how, scale)
+            yield _Piece(segment, own.for_input(dump.key.dtype.name), its_scale)
+
+
+def _labels(piece: _Piece) -> tuple[str, str, int]:
+    return piece.segment.name, piece.segment.recipe, piece.segment.dims.start
 
 
 def wrong_tokens(dump: Dump, how: Recipe, *, progress: Progress | None = None) -> NDArray[np.bool_]:
@@ -112,30 +169,45 @@ def _tensor_scale(dump: Dump, side: Side, how: Recipe) -> np.float32 | None:
         shared = ", ".join(level.granularity.name for level in how.outer)
         raise InputError(f"recipe {how.name} has scales {shared} beside the pages; a dump has one scale per tensor")
     (level,) = how.outer
-    parts = [statistics(level, checked(dump.rows(side, *chunk))) for chunk in _chunks(dump)]
+    main = next(segment for segment in dump.layout.segments(side) if not segment.recipe)
+    whole = _Piece(main, how, None)
+    parts = [statistics(level, checked(whole.rows(dump, *chunk))) for chunk in _chunks(dump)]
     return tensor_scale(level, np.maximum.reduce(parts))
 
 
-def _compare(
-    dump: Dump, side: Side, how: Recipe, scale: np.float32 | None, chunk: tuple[int, int], tally: Tally
-) -> Place | None:
-    """Judge one side of a chunk of tokens, count into `tally`, and give its first difference."""
+def _compare(dump: Dump, piece: _Piece, chunk: tuple[int, int], tally: Tally) -> Place | None:
+    """Judge a piece of a chunk of tokens, count into `tally`, and give its first difference."""
     slots = dump.slot_mapping[slice(*chunk)]
     tokens = np.flatnonzero(slots >= 0)
     if not len(tokens):
         return None
-    expected = _expected(dump, dump.rows(side, *chunk)[tokens], how, scale)
-    found = cache.load(dump.layout, dump.pages, slots[tokens], side, how, scale)
-    wrong = {"scale": _wrong_scales(expected, found), "code": _wrong_codes(expected, found)}
-    if is_approximate(how):
-        wrong = _allow(dump.rows(side, *chunk)[tokens], how, scale, found, wrong, tally)
+    x = piece.rows(dump, *chunk)[tokens]
+    expected, found = piece.expected(dump, x), piece.found(dump, slots[tokens])
+    wrong = differences(x, expected, found, piece.scale, tally)
+    differ = piece.copies_differ(dump, slots[tokens])
+    if differ is not None:
+        wrong["scale"] = wrong["scale"] | differ
     places = []
     for part, mask in wrong.items():
         tally.add(part, mask, tokens + chunk[0])
         if mask.any():
             token, head, column = np.unravel_index(int(np.argmax(mask)), mask.shape)
-            places.append(Place(int(tokens[token]) + chunk[0], side, part, int(head), int(column)))
+            places.append(Place(int(tokens[token]) + chunk[0], piece, part, int(head), int(column)))
     return min(places, key=lambda place: (place.token, place.head), default=None)
+
+
+def differences(
+    x: NDArray[Any], expected: Quantized, found: Quantized, scale: np.float32 | None, tally: Tally
+) -> dict[str, NDArray[np.bool_]]:
+    """Which scales and codes differ: masks (tokens, heads, columns) and (tokens, heads, dims) by part.
+
+    x: the input that both were made from, scale: its per-tensor scale. NaN codes and NaN scales compare as a class; an
+    approximate recipe allows what its bounds do, which is counted in `tally`.
+    """
+    wrong = {"scale": _wrong_scales(expected, found), "code": _wrong_codes(expected, found)}
+    if is_approximate(expected.recipe):
+        return _allow(x, expected.recipe, scale, found, wrong, tally)
+    return wrong
 
 
 def _allow(
@@ -165,7 +237,7 @@ def _allow_rows(
     tally: Tally,
 ) -> None:
     """Clear in `wrong` what is admissible in these (token, head) rows."""
-    rows = {part: mask.reshape(-1, mask.shape[2])[suspect] for part, mask in wrong.items()}
+    rows = {part: _by_row(mask)[suspect] for part, mask in wrong.items()}
     outer = {level.name: point(np.float32(scale)) for level in how.outer} if scale is not None else {}
     codes = found.codes.view(np.uint8).reshape(-1, x.shape[2])[suspect]
     stored = found.scales.reshape(x.shape[0] * x.shape[1], -1)[suspect] if how.inner else rows["scale"]
@@ -173,11 +245,18 @@ def _allow_rows(
     good = dict(zip(("scale", "code"), within(elements, how, outer, codes, stored), strict=True))
     for part, mask in wrong.items():
         tally.allowed += int(np.count_nonzero(rows[part] & good[part]))
-        mask.reshape(-1, mask.shape[2])[suspect] = ~good[part]
+        _by_row(mask)[suspect] = ~good[part]
 
 
-def _expected(dump: Dump, x: NDArray[Any], how: Recipe, scale: np.float32 | None) -> Quantized:
-    return cache.quantize_for(dump.layout, checked(x), how, scale)
+def _by_row(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """A view (tokens * heads, columns), of no columns too."""
+    return mask.reshape(mask.shape[0] * mask.shape[1], mask.shape[2])
+
+
+def _expected(
+    dump: Dump, x: NDArray[Any], how: Recipe, scale: np.float32 | None, segment: Segment | None = None
+) -> Quantized:
+    return cache.quantize_for(dump.layout, checked(x), how, scale, segment)
 
 
 def _wrong_codes(expected: Quantized, found: Quantized) -> NDArray[np.bool_]:
@@ -215,20 +294,24 @@ def _wrong_floats(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[np.boo
     return wrong
 
 
-def _explain(dump: Dump, how: Recipe, scale: np.float32 | None, place: Place) -> dict[str, Any]:
-    token = place.token
-    row = dump.rows(place.side, token, token + 1)
-    expected = _expected(dump, row, how, scale)
-    found = cache.load(dump.layout, dump.pages, dump.slot_mapping[token : token + 1], place.side, how, scale)
+def _explain(dump: Dump, place: Place) -> dict[str, Any]:
+    token, piece = place.token, place.piece
+    row = piece.rows(dump, token, token + 1)
+    slot = int(dump.slot_mapping[token])
+    expected, found = piece.expected(dump, row), piece.found(dump, dump.slot_mapping[token : token + 1])
     explanation = explain_code if place.part == "code" else explain_scale
+    how = piece.recipe
     inner = how.inner.granularity.columns(row.shape[2]) if how.inner else 1
     width = row.shape[2] // inner
-    dim = place.column if place.part == "code" else place.column * width
-    slot = int(dump.slot_mapping[token])
+    start = piece.segment.dims.start
+    dim = start + (place.column if place.part == "code" else place.column * width)
     block, position = divmod(slot, dump.layout.block_size)
-    where = dump.layout.locate(side=place.side, slot=position, head=place.head, dim=dim, part=place.part)
+    where = dump.layout.locate(side=piece.side, slot=position, head=place.head, dim=dim, part=place.part)
+    explained = explanation(row[0, place.head], expected, found, place.head, place.column)
+    if start and "shared_by" in explained:
+        explained["shared_by"] = [start + bound for bound in explained["shared_by"]]
     return {
-        "side": place.side,
+        "side": piece.side,
         "part": place.part,
         "token": token,
         "head": place.head,
@@ -238,5 +321,5 @@ def _explain(dump: Dump, how: Recipe, scale: np.float32 | None, place: Place) ->
         "position": position,
         "byte": where.byte,
         "bit": where.bit,
-        **explanation(row[0, place.head], expected, found, place.head, place.column),
+        **explained,
     }

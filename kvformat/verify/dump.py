@@ -7,14 +7,14 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import ml_dtypes
 import numpy as np
 
-from kvformat.errors import InputError
+from kvformat.errors import InputError, unknown_name
 from kvformat.modes import Mode
 from kvformat.modes import mode as find_mode
 from kvformat.slots import check_slots
@@ -28,19 +28,24 @@ if TYPE_CHECKING:
 VERSION = "1"
 #: dtypes of key and value, by the names that messages use
 INPUT_DTYPES = {np.dtype(t).name: np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16)}
+OPTIONAL_TENSORS = ("k_scale", "v_scale")
 TENSORS = ("key", "value", "slot_mapping", "pages", "k_scale", "v_scale")
+#: a kernel's attention: `check` judges `output` by what the pages hold. One without the other is passed over
+ATTENTION_TENSORS = ("query", "output")
+#: how that attention was computed, in the metadata: strings
+ATTENTION_SETTINGS = ("softmax_scale", "window", "accumulate", "operands")
 _FILE_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "U8": np.uint8,
                 "I64": np.int64}  # fmt: skip
 _SIZES = ("block_size", "num_kv_heads", "head_size", "head_size_v")
 #: what only some layouts leave open
-_CHOICES = ("dtype", "v_scales")
+_CHOICES = ("dtype", "v_scales", "nibbles")
 
 
 @dataclass(frozen=True, eq=False)
 class Dump:
     """What `kvformat.check` judges. After `load` the arrays lie in the mapped file: what is not sliced is not read."""
 
-    #: float32, float16 or bfloat16: (tokens, num_kv_heads, head_size), and head_size_v for value
+    #: float32, float16 or bfloat16: (tokens, num_kv_heads, head_size), and head_size_v for value, which may be 0
     key: NDArray[Any]
     value: NDArray[Any]
     #: uint8 (num_blocks, page_bytes)
@@ -54,6 +59,11 @@ class Dump:
     k_scale: np.float32 | None
     v_scale: np.float32 | None
     producer: str
+    #: (queries, q_heads, head_size) after RoPE, of the last tokens, and (queries, q_heads, head_size_v)
+    query: NDArray[Any] | None = None
+    output: NDArray[Any] | None = None
+    #: what of ATTENTION_SETTINGS is known
+    attention: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def mode(self) -> str:
@@ -82,7 +92,11 @@ class Dump:
         try:
             metadata, tensors = _open(Path(path))
             _check_shapes(tensors)
-            return _assemble(tensors, _layout_of(metadata, tensors), metadata.get("recipe"), metadata["producer"])
+            dump = _assemble(tensors, _layout_of(metadata, tensors), metadata.get("recipe"), metadata["producer"])
+            if not all(name in tensors for name in ATTENTION_TENSORS):
+                return dump
+            settings = {name: metadata[name] for name in ATTENTION_SETTINGS if name in metadata}
+            return dump._attending(tensors["query"], tensors["output"], settings)  # noqa: SLF001 of its own class
         except InputError as error:
             raise InputError(f"{_one_line(path)}: {error}") from error
 
@@ -90,7 +104,7 @@ class Dump:
     def from_arrays(
         cls,
         key: ArrayLike,
-        value: ArrayLike,
+        value: ArrayLike | None,
         pages: ArrayLike,
         slot_mapping: ArrayLike,
         *,
@@ -100,42 +114,88 @@ class Dump:
         v_scale: ArrayLike | None = None,
         producer: str = "kvformat",
     ) -> Dump:
-        """A dump of arrays at hand, which it shares where it can. Raises InputError where they do not fit together."""
+        """A dump of arrays at hand, which it shares where it can. value: None for a layout without V.
+
+        Raises InputError where they do not fit together.
+        """
+        if value is None and "v" not in layout.sides:
+            keys = _native("key", key)
+            value = np.zeros((*keys.shape[:2], 0), keys.dtype)
         given = dict(zip(TENSORS, (key, value, slot_mapping, pages, k_scale, v_scale), strict=True))
         tensors = {name: _native(name, array) for name, array in given.items() if array is not None}
         _check_shapes(tensors)
         return _assemble(tensors, layout, recipe, producer)
 
+    def attending(self, query: ArrayLike, output: ArrayLike, **settings: object) -> Dump:
+        """The same dump with a kernel's attention: `check` then judges `output` as well, by what the pages hold.
+
+        query: (queries, q_heads, head_size) after RoPE, of the last tokens; output: (queries, q_heads, head_size_v);
+        float32, float16 or bfloat16. settings: softmax_scale (default 1 / sqrt(head_size)), window (sliding), and the
+        kernel's accumulate (default float32) and operands (default the query's dtype). Raises InputError.
+        """
+        for name in settings:
+            if name not in ATTENTION_SETTINGS:
+                raise unknown_name("attention setting", name, ATTENTION_SETTINGS)
+        arrays = (_native("query", query), _native("output", output))
+        return self._attending(*arrays, {name: str(value) for name, value in settings.items()})
+
+    def _attending(self, query: NDArray[Any], output: NDArray[Any], settings: Mapping[str, str]) -> Dump:
+        from kvformat.verify.attention import check_attention
+
+        check_attention(self.layout, query, output, settings)
+        return replace(self, query=query, output=output, attention=dict(settings))
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the dump as one safetensors file. The path holds the whole dump or stays as it was."""
-        _import_safetensors()
-        from safetensors import SafetensorError
-        from safetensors.numpy import save_file
-
-        target = Path(path)
-        tensors = {name: getattr(self, name) for name in TENSORS if getattr(self, name) is not None}
-        whole = {name: np.require(np.asarray(array), requirements=("C", "A")) for name, array in tensors.items()}
-        try:
-            with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
-                finished = Path(folder) / target.name
-                save_file(whole, finished, metadata=self._metadata())
-                finished.replace(target)
-        except (OSError, SafetensorError) as error:
-            raise InputError(f"{_one_line(target)}: cannot be written: {_one_line(error)}") from error
+        names = (*TENSORS, *ATTENTION_TENSORS)
+        tensors = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        _save(Path(path), tensors, self._metadata())
 
     def _metadata(self) -> dict[str, str]:
-        layout = self.layout
-        entries = {
-            "kvformat_dump": VERSION,
-            "mode": layout.mode,
-            "recipe": self.recipe if self.recipe is None or isinstance(self.recipe, str) else self.recipe.name,
-            "layout": layout.name,
-            "order": layout.order,
-            **{name: str(getattr(layout, name)) for name in _SIZES},
-            "producer": self.producer,
-            **{name: getattr(layout, name) for name in _CHOICES},
-        }
-        return {name: entry for name, entry in entries.items() if entry is not None}
+        named = self.recipe if self.recipe is None or isinstance(self.recipe, str) else self.recipe.name
+        return _metadata_of(self.layout, named, self.producer) | dict(self.attention)
+
+
+@dataclass(frozen=True, eq=False)
+class Pages:
+    """Pages without the K and V they came from: the file of a dump with fewer tensors, `pages` alone at least."""
+
+    #: uint8 (num_blocks, page_bytes)
+    pages: NDArray[np.uint8]
+    layout: Layout
+    #: the recipe's name; None: that of the layout's engine is meant
+    recipe: str | None
+    k_scale: np.float32 | None = None
+    v_scale: np.float32 | None = None
+    #: int64, the slots that hold tokens, where the file says so
+    slot_mapping: NDArray[np.int64] | None = None
+    producer: str = ""
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Pages:
+        """Open a file of pages, or a dump without its K and V. Raises InputError, naming the file, for any other."""
+        try:
+            metadata, tensors = _open(Path(path), ("pages",))
+            pages, slots = tensors["pages"], tensors.get("slot_mapping")
+            if pages.dtype != np.uint8 or pages.ndim != 2 or not pages.size:
+                found = f"{pages.dtype.name} of shape {_shape(pages.shape)}"
+                raise InputError(f"pages is {found}; it must be uint8 of shape (num_blocks, page_bytes), not empty")
+            layout = _layout_of({"producer": "", **metadata}, tensors)
+            if slots is not None:
+                slots = check_slots(slots, len(pages) * layout.block_size)
+            mode = find_mode(layout.mode)
+            scales = {name: _scale(name, tensors.get(name), mode) for name in OPTIONAL_TENSORS}
+            recipe = metadata.get("recipe")
+            _declared(recipe, mode)
+            return cls(pages, layout, recipe, **scales, slot_mapping=slots, producer=metadata.get("producer", ""))
+        except InputError as error:
+            raise InputError(f"{_one_line(path)}: {error}") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write them as one safetensors file. The path holds the whole of it or stays as it was."""
+        names = ("pages", "slot_mapping", *OPTIONAL_TENSORS)
+        tensors = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        _save(Path(path), tensors, _metadata_of(self.layout, self.recipe, self.producer))
 
 
 # --- the parts, checked against each other -------------------------------------------------------------------------
@@ -230,6 +290,20 @@ def _shape(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))})"
 
 
+def _metadata_of(layout: Layout, recipe: str | None, producer: str) -> dict[str, str]:
+    entries = {
+        "kvformat_dump": VERSION,
+        "mode": layout.mode,
+        "recipe": recipe,
+        "layout": layout.name,
+        "order": layout.order,
+        **{name: str(getattr(layout, name)) for name in _SIZES},
+        "producer": producer,
+        **{name: getattr(layout, name) for name in _CHOICES},
+    }
+    return {name: entry for name, entry in entries.items() if entry is not None}
+
+
 # --- the file ------------------------------------------------------------------------------------------------------
 
 
@@ -240,21 +314,29 @@ def _import_safetensors() -> None:
         raise InputError("dump files need safetensors: pip install 'kvformat[cli]'") from error
 
 
-def load_pages(path: str | os.PathLike[str]) -> tuple[NDArray[np.uint8], Layout, NDArray[np.int64] | None]:
-    """The pages of a dump, their layout, and the slots of its tokens; the file needs nothing but `pages` and metadata.
+def _save(target: Path, tensors: Mapping[str, ArrayLike], metadata: dict[str, str]) -> None:
+    """Write one safetensors file, whole or not at all."""
+    _import_safetensors()
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
 
-    Raises InputError, naming the file, for everything else.
-    """
+    whole = {name: np.require(np.asarray(array), requirements=("C", "A")) for name, array in tensors.items()}
     try:
-        metadata, tensors = _open(Path(path), ("pages",))
-        pages, slots = tensors["pages"], tensors.get("slot_mapping")
-        if pages.dtype != np.uint8 or pages.ndim != 2 or not pages.size:
-            found = f"{pages.dtype.name} of shape {_shape(pages.shape)}"
-            raise InputError(f"pages is {found}; it must be uint8 of shape (num_blocks, page_bytes), not empty")
-        made = _layout_of({"producer": "", **metadata}, tensors)
-        return pages, made, None if slots is None else check_slots(slots, len(pages) * made.block_size)
-    except InputError as error:
-        raise InputError(f"{_one_line(path)}: {error}") from error
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+            finished = Path(folder) / target.name
+            save_file(whole, finished, metadata=metadata)
+            finished.replace(target)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{_one_line(target)}: cannot be written: {_one_line(error)}") from error
+
+
+def load_any(path: str | os.PathLike[str]) -> Dump | Pages:
+    """A dump, or pages alone, whichever the file holds. Raises InputError as they do."""
+    try:
+        _, tensors = _open(Path(path), ("pages",))
+    except InputError:
+        return Dump.load(path)  # which says what is wrong
+    return Dump.load(path) if "key" in tensors or "value" in tensors else Pages.load(path)
 
 
 def _open(path: Path, needed: tuple[str, ...] = TENSORS[:4]) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
@@ -269,7 +351,8 @@ def _open(path: Path, needed: tuple[str, ...] = TENSORS[:4]) -> tuple[dict[str, 
         with safe_open(path, framework="np") as file:  # checks that the header is well-formed and covers the file
             metadata = dict(file.metadata() or {})
             _check_version(metadata)
-            views = {name: file.get_slice(name) for name in file.keys() if name in TENSORS}  # noqa: SIM118
+            names = [name for name in file.keys() if name in (*TENSORS, *ATTENTION_TENSORS)]  # noqa: SIM118
+            views = {name: file.get_slice(name) for name in names}
             kinds = {name: (view.get_dtype(), tuple(view.get_shape())) for name, view in views.items()}
         missing = [name for name in needed if name not in kinds]
         if missing:
@@ -332,6 +415,8 @@ def _entry(metadata: Mapping[str, str], name: str) -> str:
 
 def _integer(metadata: Mapping[str, str], name: str) -> int:
     text = _entry(metadata, name)
+    if name == "head_size_v" and text == "0":  # a page without V
+        return 0
     if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
         raise InputError(f"the dump's metadata has {name}={text[:40]!r}; it must be a positive integer in decimal")
     return int(text)

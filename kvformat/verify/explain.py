@@ -41,7 +41,7 @@ def explain_code(row: NDArray[Any], expected: Quantized, found: Quantized, head:
     return {
         "input": bits_of(x),
         "scale": _stored_scales(expected, scales, head, dim),
-        "quotient": _quotient(how, scales, x, fmt),
+        "quotient": _quotient(how, scales, row, dim, fmt),
         "expected": _code(codes["expected"], scales, how, fmt),
         "found": _code(codes["found"], scales, how, fmt),
     }
@@ -57,12 +57,17 @@ def explain_scale(row: NDArray[Any], expected: Quantized, found: Quantized, head
     top = int(np.argmax(finite))
     outer = {level.name: _outer_value(expected) for level in expected.recipe.outer}
     numbers = [number(float(each)) for each in group]
-    real, computed = (evaluate(inner.program, outer, numbers, rounding=rounds)[inner.name] for rounds in (False, True))
+    quotient = None  # of several trials there is no one quotient
+    if not inner.trials:
+        real, computed = (
+            evaluate(inner.program, outer, numbers, rounding=rounds)[inner.name] for rounds in (False, True)
+        )
+        quotient = _before_rounding(real, computed, None if inner.store == "float32" else _store_format(inner))
     return {
         "shared_by": [column * width, (column + 1) * width],
         "amax": None if finite[top] < 0 else {**bits_of(row[column * width + top]), "dim": column * width + top},
         "not_finite": int(np.count_nonzero(~np.isfinite(group))),
-        "quotient": _before_rounding(real, computed, None if inner.store == "float32" else _store_format(inner)),
+        "quotient": quotient,
         "expected": _scale(expected, head, column),
         "found": _scale(found, head, column),
     }
@@ -135,16 +140,53 @@ def _code(code: int, scales: Mapping[str, Number], how: Recipe, fmt: ElementForm
     return {"code": name, "element": _text(float(exact.decode(pattern, fmt))), "value": _text(float(value))}
 
 
-def _quotient(how: Recipe, scales: Mapping[str, Number], x: Any, fmt: ElementFormat) -> dict[str, Any] | None:
+def _quotient(
+    how: Recipe, scales: Mapping[str, Number], row: NDArray[Any], dim: int, fmt: ElementFormat
+) -> dict[str, Any] | None:
     """What the recipe rounds to a code, before rounding: in real arithmetic, and as its own operations give it."""
+    if how.prepare:
+        return None  # what is rounded is not this element
     last = _last_quotient(how.code)
     if last is None:
         return None
     until = replace(how.code, operations=how.code.operations[: last + 1])
     target = until.operations[last].target
-    inputs = {**scales, "x": number(float(x))}
-    real, computed = (evaluate(until, inputs, rounding=rounding)[target] for rounding in (False, True))
+    known: Mapping[str, Any] = {**scales, "x": number(float(row[dim]))}
+    from_scale = _reads(until) - known.keys()
+    if from_scale and how.inner and how.inner.trials:
+        return None  # one of several candidates
+    real, computed = (
+        evaluate(until, {**known, **(_around(how, scales, row, dim, from_scale, rounding=rounds))}, rounding=rounds)[
+            target
+        ]
+        for rounds in (False, True)
+    )
     return {"operation": str(until.operations[last]), **_before_rounding(real, computed, fmt)}
+
+
+def _reads(program: Program) -> set[str]:
+    """The names that a program reads before it assigns them."""
+    read: set[str] = set()
+    assigned: set[str] = set()
+    for operation in program.operations:
+        read |= {name for name in operation.operands if not is_constant(name)} - assigned
+        assigned.add(operation.target)
+    return read
+
+
+def _around(
+    how: Recipe, scales: Mapping[str, Number], row: NDArray[Any], dim: int, names: set[str], *, rounding: bool
+) -> Mapping[str, Any]:
+    """These names as the program of the scale within the row left them: the scale before it was stored, say."""
+    inner = how.inner
+    if inner is None or not names:
+        return {}
+    width = row.size // inner.granularity.columns(row.size)
+    start = dim // width * width
+    group = [number(float(each)) for each in row[start : start + width].astype(np.float32)]
+    outer = {level.name: scales[level.name] for level in how.outer}
+    left = evaluate(inner.program, outer, group, rounding=rounding)
+    return {name: left[name] for name in names}
 
 
 def _before_rounding(real: Any, computed: Any, fmt: ElementFormat | None) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def identify(dump: Dump, declared: Recipe, token: int) -> Identity:
 
     token: where the declared recipe fails first; recipes that fail around it are not tried any further.
     """
-    ends = {side: extremes(dump, side) for side in SIDES}
+    ends = {side: extremes(dump, side) for side in dump.layout.sides}
     around = [(max(0, token - _SAMPLE // 2), min(token + _SAMPLE, dump.tokens))]
     chunks = _spaced(dump)
     found: dict[bool, list[str]] = {False: [], True: []}
@@ -82,18 +82,21 @@ class _Judge:
         self.dump = dump
         self.recipe = recipe
         given: dict[Side, np.float32 | None] = {"k": dump.k_scale, "v": dump.v_scale}
-        self.outer = {side: outer_scales(recipe, ends[side], as_given(recipe, declared, given[side])) for side in SIDES}
+        self.outer = {
+            side: outer_scales(recipe, ends[side], as_given(recipe, declared, given[side]))
+            for side in dump.layout.sides
+        }
 
     def holds(self, chunks: Sequence[tuple[int, int]]) -> bool:
         """Whether the recipe may give every code and scale of these tokens."""
-        return all(self._chunk_holds(side, *chunk) for chunk in chunks for side in SIDES)
+        return all(self._chunk_holds(side, *chunk) for chunk in chunks for side in self.dump.layout.sides)
 
     def _chunk_holds(self, side: Side, start: int, stop: int) -> bool:
         slots = self.dump.slot_mapping[start:stop]
         kept = np.flatnonzero(slots >= 0)
         if not len(kept):
             return True
-        x = self.dump.rows(side, start, stop)[kept].astype(np.float32)
+        x = _judged(self.dump, side, start, stop)[kept].astype(np.float32)
         rows = x.reshape(-1, x.shape[2])
         found = cache.load(self.dump.layout, self.dump.pages, slots[kept], side, self.recipe, np.float32(1))
         codes = found.codes.view(np.uint8).reshape(rows.shape)
@@ -128,6 +131,11 @@ def _row(dump: Dump) -> int:
     return dump.layout.num_kv_heads * max(dump.layout.head_size, dump.layout.head_size_v)
 
 
+def _judged(dump: Dump, side: Side, start: int, stop: int) -> NDArray[Any]:
+    """The dims of rows start..stop-1 that the page's recipe covers, which are the first ones."""
+    return dump.rows(side, start, stop)[..., : dump.layout.segments(side)[0].dims.stop]
+
+
 def extremes(dump: Dump, side: Side, *, written: bool = False) -> NDArray[np.float32]:
     """A few elements that reduce to what the whole side reduces to: its extreme finite values, a NaN, an Inf.
 
@@ -135,7 +143,7 @@ def extremes(dump: Dump, side: Side, *, written: bool = False) -> NDArray[np.flo
     """
     kept: list[NDArray[np.float32]] = []
     for start, stop in _chunks(dump):
-        rows = dump.rows(side, start, stop)
+        rows = _judged(dump, side, start, stop)
         x = (rows[dump.slot_mapping[start:stop] >= 0] if written else rows).astype(np.float32).reshape(-1)
         finite = x[np.isfinite(x)]
         ends = [finite.min(), finite.max()] if finite.size else []

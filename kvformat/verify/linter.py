@@ -14,10 +14,11 @@ from kvformat import cache
 from kvformat.elements.formats import element
 from kvformat.errors import InputError
 from kvformat.layouts import Layout
+from kvformat.modes import MODES
 from kvformat.modes import mode as find_mode
 from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.slots import check_slots
-from kvformat.verify.dump import Dump, load_pages
+from kvformat.verify.dump import Dump, Pages
 from kvformat.verify.identify import SIDES, Side
 from kvformat.verify.lint_rules import PADDING, RULES, Rule, Slots
 
@@ -119,8 +120,8 @@ def lint(
 
 def lint_file(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> LintReport:
     """`lint` of a safetensors file: a dump, or its `pages` and metadata alone, with `slot_mapping` or without."""
-    pages, layout, slots = load_pages(path)
-    return _lint(pages, layout, slots, progress)
+    held = Pages.load(path)
+    return _lint(held.pages, held.layout, held.slot_mapping, progress)
 
 
 def _lint(
@@ -129,6 +130,10 @@ def _lint(
     mapped: NDArray[np.int64] | None,
     progress: Callable[[int, int], None] | None,
 ) -> LintReport:
+    if not layout.uniform:
+        raise InputError(f"layout {layout.name} does not store K and V in one format each; lint has no rules for that")
+    if layout.mode not in MODES:
+        raise InputError(f"lint has no rules for mode {layout.mode}; it has some for {', '.join(MODES)}")
     findings: list[Finding] = []
     counts: dict[str, int] = {}
     written = _mapped(layout, len(pages), mapped)

@@ -10,15 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvformat.recipes.program import Recipe
+from kvformat.verify.attention import Judgement
 from kvformat.verify.dump import Dump
 from kvformat.verify.identify import Identity
 
 
 @dataclass
 class Tally:
-    """What was counted on one side, over all chunks: by part, and for the differences by token, head and column."""
+    """What was counted of the dims of a side that one recipe covers, over all chunks.
+
+    By part, and for the differences by token, head and column.
+    """
 
     side: Literal["k", "v"]
+    #: what reports call these dims: the side, or the name that the layout gives them
+    name: str
+    #: the recipe that covers these dims alone; "": that of the report
+    recipe: str = ""
+    first_dim: int = 0
     compared: dict[str, int] = field(default_factory=dict)
     wrong: dict[str, int] = field(default_factory=dict)
     tokens: int = 0
@@ -46,17 +55,19 @@ class Tally:
         """In words: which tokens, heads and columns differ."""
         heads, columns = np.flatnonzero(self.heads[part]), np.flatnonzero(self.columns[part])
         name = "dim" if part == "code" else "scale"
+        first = self.first_dim if part == "code" else 0
         return ", ".join(
             (
                 _tokens(self.wrong_tokens[part], self.wrong_token_count[part], self.tokens),
                 _of(heads, len(self.heads[part]), "head"),
-                _of(columns, len(self.columns[part]), name),
+                _of(columns, len(self.columns[part]), name, first),
             )
         )
 
     def to_json(self) -> dict[str, Any]:
         """The counts as plain data; `heads` and `columns` list those with a difference."""
-        return {
+        own = {"recipe": self.recipe} if self.recipe else {}
+        return own | {
             part: {
                 "compared": self.compared[part],
                 "wrong": self.wrong[part],
@@ -75,15 +86,15 @@ def _tokens(first: list[int], count: int, total: int) -> str:
     return f"token {listed}" if count == 1 else f"{count} of {total} tokens ({listed})"
 
 
-def _of(places: NDArray[np.int64], total: int, name: str) -> str:
+def _of(places: NDArray[np.int64], total: int, name: str, first: int = 0) -> str:
     if len(places) == total:
         return f"all {total} {name}s" if total > 1 else f"the only {name}"
     if len(places) == 1:
-        return f"{name} {places[0]}"
+        return f"{name} {first + places[0]}"
     for parity, word in ((0, "even"), (1, "odd")):
         if total > 2 and np.array_equal(places, np.arange(parity, total, 2)):
             return f"every second {name} (the {word} ones)"
-    listed = ", ".join(map(str, places[:6])) + (", ..." if len(places) > 6 else "")
+    listed = ", ".join(map(str, first + places[:6])) + (", ..." if len(places) > 6 else "")
     return f"{len(places)} of {total} {name}s ({listed})"
 
 
@@ -106,6 +117,8 @@ class Report:
     first: Mapping[str, Any] | None
     #: the recipes of the catalogue that do reproduce the bytes; None where all bytes hold
     identity: Identity | None
+    #: what was found about the dump's attention output; None where it has none
+    attention: Judgement | None = None
 
     @property
     def allowed(self) -> int:
@@ -121,6 +134,7 @@ class Report:
         tallies: tuple[Tally, ...],
         first: Mapping[str, Any] | None = None,
         identity: Identity | None = None,
+        attention: Judgement | None = None,
     ) -> Report:
         """The report of what was counted."""
         compared = sum(sum(tally.compared.values()) for tally in tallies)
@@ -130,10 +144,21 @@ class Report:
             side: None if scale is None else f"{scale!s} ({'given' if given[side] is not None else 'computed'})"
             for side, scale in scales.items()
         }
-        ok = mismatches == 0
+        ok = mismatches == 0 and (attention is None or not attention.wrong)
         spec = dump.layout.spec
         return cls(
-            ok, int(not ok), how.name, dump.recipe is None, spec, said, compared, mismatches, tallies, first, identity
+            ok,
+            int(not ok),
+            how.name,
+            dump.recipe is None,
+            spec,
+            said,
+            compared,
+            mismatches,
+            tallies,
+            first,
+            identity,
+            attention,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -147,8 +172,9 @@ class Report:
             "mismatches": self.mismatches,
             "allowed": self.allowed,
             "reproduced_by": None if self.identity is None else self.identity.to_json(),
-            "where": {tally.side: tally.to_json() for tally in self.tallies},
+            "where": {tally.name.lower(): tally.to_json() for tally in self.tallies},
             "first": None if self.first is None else dict(self.first),
+            **({} if self.attention is None else {"attention": self.attention.to_json()}),
         }
 
     def __str__(self) -> str:
@@ -164,15 +190,19 @@ class Report:
         for tally in self.tallies:
             for part, wrong in tally.wrong.items():
                 if tally.compared[part]:
-                    lines.append(f"  {tally.side.upper()} {part}s: {_counted(tally, part, wrong)}")
+                    by = f" by {tally.recipe}" if tally.recipe else ""
+                    lines.append(f"  {tally.name} {part}s{by}: {_counted(tally, part, wrong)}")
         if self.first is not None:
             lines += _explanation(self.first)
+        if self.attention is not None:
+            lines.append(f"  {self.attention}")
         return "\n".join(lines)
 
     def _headline(self) -> str:
         what = f"{self.recipe} in {self.layout['name']} {self.layout['order']}"
-        if self.ok:
-            return f"holds: {what}, {self.compared:,} codes and scales equal"
+        if not self.mismatches:
+            verdict = "holds" if self.ok else "BYTES HOLD, ATTENTION DOES NOT"
+            return f"{verdict}: {what}, {self.compared:,} codes and scales equal"
         return f"DIFFERS: {what}, {self.mismatches:,} of {self.compared:,} codes and scales"
 
 
@@ -214,7 +244,8 @@ def _scale_rows(first: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [("amax", "no finite element" if amax is None else f"{_bits(amax)} at dim {amax['dim']}")]
     if first["not_finite"]:
         rows.append(("not finite", f"{first['not_finite']} of the elements that share it"))
-    rows.append(("exact scale", f"{first['quotient']['exact']}{_rounding(first['quotient'])}"))
+    if first["quotient"] is not None:
+        rows.append(("exact scale", f"{first['quotient']['exact']}{_rounding(first['quotient'])}"))
     return rows + [(name, _code(first[name])) for name in ("expected", "found")]
 
 

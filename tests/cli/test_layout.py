@@ -86,7 +86,7 @@ def test_padding_is_explained_as_padding(capsys):
         ((*INT8, "--locate", "k,4,0,0"), "0..3"),
         ((*INT8, "--locate", "k,0,0,0,zero"), "unknown part 'zero'"),
         ((*INT8, "--block-size", "four"), "--block-size"),
-        (INT8[:-2], "--head-size"),
+        (INT8[:-2], "needs head_size"),
         ((*INT8, "--order", "NDH"), "unknown order 'NDH'"),
     ],
 )

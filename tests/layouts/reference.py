@@ -1,4 +1,4 @@
-"""Where every entry of a page lies, by the formulas of facts/vllm.md section 4 and facts/peers.md section 8.
+"""Where every entry of a page lies, by the formulas of vLLM's and FlashInfer's sources; other engines are in `engines`.
 
 Written out by hand, one function per layout, and sharing nothing with the code under test.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+from tests.layouts import engines
+from tests.layouts.engines import ITEM_BYTES
 
 
 @dataclass(frozen=True)
@@ -24,18 +25,91 @@ class Config:
     v_scales: str | None = None
     dtype: str | None = None
     padding: int = 0
+    nibbles: str | None = None
 
     @property
     def arguments(self):
-        names = ("mode", "order", "block_size", "num_kv_heads", "head_size", "head_size_v", "v_scales", "dtype")
+        names = (
+            "mode",
+            "order",
+            "block_size",
+            "num_kv_heads",
+            "head_size",
+            "head_size_v",
+            "v_scales",
+            "dtype",
+            "nibbles",
+        )
         given = {name: getattr(self, name) for name in names}
         given["page_bytes"] = natural_bytes(self) + self.padding if self.padding else None
         return given
 
     def __str__(self):
         sizes = f"{self.block_size}x{self.num_kv_heads}x{self.head_size}/{self.head_size_v}+{self.padding}"
-        return "-".join(filter(None, (self.name, self.mode, self.order, sizes, self.v_scales, self.dtype)))
+        return "-".join(
+            filter(None, (self.name, self.mode, self.order, sizes, self.v_scales, self.dtype, self.nibbles))
+        )
 
+
+def _rows(name, mode, order, block_size, num_kv_heads, head_size, head_size_v=None, **more):
+    return Config(name, mode, order, block_size, num_kv_heads, head_size, head_size_v or head_size, **more)
+
+
+def _latent(name, mode, head_size, block_size=3, **more):
+    return Config(name, mode, "NHD", block_size, 1, head_size, 0, **more)
+
+
+_HEADS = ("fp8_per_token_head", "int8_per_token_head", "int4_per_token_head")
+ENGINES = (
+    *(
+        _rows("vllm-0.33", "int4_per_token_head", order, 3, heads, size, nibbles=nibbles)
+        for order in ("NHD", "HND")
+        for heads, size, nibbles in ((1, 8, None), (2, 16, "high_first"))
+    ),
+    _rows("vllm-0.33-minimax-m3", "nvfp4", "HND", 8, 2, 128),
+    _rows("vllm-0.33-minimax-m3", "nvfp4", "HND", 4, 1, 128, padding=9, nibbles="high_first"),
+    *(
+        _rows(name, mode, order, 3, 2, 8, 16, padding=order == "HND")
+        for name in ("vllm-unfused", "vllm-split")
+        for mode in ("fp8_per_tensor", *_HEADS)
+        for order in ("NHD", "HND")
+    ),
+    *(_rows(name, "none", "HND", 2, 3, 4, 6, dtype=d) for name in ("vllm-unfused", "vllm-split") for d in ITEM_BYTES),
+    *(
+        _latent(name, "none", 576, dtype=d)
+        for name in ("vllm-0.33-mla", "sglang-mla", "flashinfer-mla")
+        for d in ITEM_BYTES
+    ),
+    *(_latent("vllm-0.33-mla", mode, 576, padding=5) for mode in ("fp8_per_tensor", "fp8_ds_mla", "nvfp4_ds_mla")),
+    *(_latent("vllm-0.33-deepseek-v4", "fp8_ds_mla", 512, bs) for bs in (1, 3, 64)),
+    *(_latent("vllm-0.33-deepseek-v41", mode, 512) for mode in ("mxfp8", "nvfp4_ds_mla")),
+    *(
+        _latent("vllm-0.33-indexer", mode, 128, 5)
+        for mode in ("indexer_k", "indexer_k_ue8m0", "indexer_k_mxfp8", "indexer_k_mxfp4")
+    ),
+    *(
+        _rows("flashinfer-split", mode, order, 3, 2, 16, 32)
+        for mode in ("fp8_per_tensor", "nvfp4")
+        for order in ("NHD", "HND")
+    ),
+    _rows("flashinfer-split", "none", "HND", 3, 2, 6, dtype="float16"),
+    _rows("flashinfer-split", "nvfp4", "HND", 3, 2, 32, nibbles="high_first"),
+    *(_latent("flashinfer-mla", mode, 576) for mode in ("fp8_per_tensor", "nvfp4")),
+    _latent("flashinfer-mla", "nvfp4", 576, 2, nibbles="high_first", padding=3),
+    _rows("tensorrt-llm", "none", "HND", 3, 2, 6, dtype="bfloat16"),
+    _rows("tensorrt-llm", "fp8_per_tensor", "HND", 3, 2, 6),
+    _rows("tensorrt-llm", "nvfp4", "HND", 8, 2, 64, 128),
+    _rows("sglang", "none", "NHD", 3, 2, 6, dtype="float16"),
+    _rows("sglang", "fp8_per_tensor", "NHD", 3, 2, 6, 10),
+    _rows("sglang", "nvfp4", "NHD", 3, 2, 16, 48),
+    _rows("sglang", "fp4_mx_block16", "NHD", 3, 2, 16, 48),
+    *(_rows("sglang", "mxfp8", "NHD", bs, heads, 32, 64) for bs, heads in ((32, 2), (64, 1))),
+    *(_rows("sglang-native", "nvfp4", "NHD", bs, 2, 64, 128) for bs in (4, 8)),
+    *(_rows("sglang-minimax-m3", "nvfp4", "HND", 4, 2, 64, v_scales=v) for v in ("linear", "swizzled")),
+    *(_latent("sglang-mla", mode, 576) for mode in ("fp8_unscaled", "fp8_per_tile")),
+    *(_rows("tiles-128x4", mode, "HND", 130, 1, 32) for mode in ("nvfp4", "mxfp4", "mxfp8")),
+    *(_rows("tiles-8x4", mode, "HND", 9, 2, 96, 160) for mode in ("nvfp4", "mxfp4", "mxfp8")),
+)
 
 CONFIGS = (
     *(Config("vllm-0.33", "none", order, 3, 2, 6, 4, dtype=d) for order in ("NHD", "HND") for d in ITEM_BYTES),
@@ -63,11 +137,15 @@ CONFIGS = (
     *(Config("flashinfer", "fp8_per_tensor", order, 3, 2, 6, 6, padding=3) for order in ("NHD", "HND")),
     *(Config("flashinfer", "nvfp4", order, 4, 2, 64, 64, padding=2) for order in ("NHD", "HND")),
     *(Config("flashinfer", "nvfp4", order, 3, 2, 16, 32) for order in ("NHD", "HND")),
+    Config("vllm-0.33", "nvfp4", "HND", 4, 2, 64, 64, "swizzled", nibbles="high_first"),
+    *ENGINES,
 )
 
 
 def natural_bytes(c):
     """Bytes of an unpadded page."""
+    if engines.place_of(c):
+        return engines.natural_bytes(c)
     tokens, both = c.block_size * c.num_kv_heads, c.head_size + c.head_size_v
     if c.mode == "none":
         return tokens * both * ITEM_BYTES[c.dtype]
@@ -80,16 +158,7 @@ def natural_bytes(c):
 
 def entries(c):
     """(side, part, slot, head, dims, first bit, bits) of every entry of the page."""
-    place = {
-        ("vllm-0.33", "none"): _vllm_cell,
-        ("vllm-0.33", "fp8_per_tensor"): _vllm_cell,
-        ("vllm-0.33", "fp8_per_token_head"): _vllm_scaled_cell,
-        ("vllm-0.33", "int8_per_token_head"): _vllm_scaled_cell,
-        ("vllm-0.33", "nvfp4"): _vllm_nvfp4,
-        ("flashinfer", "none"): _flashinfer,
-        ("flashinfer", "fp8_per_tensor"): _flashinfer,
-        ("flashinfer", "nvfp4"): _flashinfer_nvfp4,
-    }[c.name, c.mode]
+    place = engines.place_of(c) or _HERE[c.name, c.mode]
     for t in range(c.block_size):
         for h in range(c.num_kv_heads):
             for side, part, dims, byte, bit, bits in place(c, t, h):
@@ -121,7 +190,7 @@ def _vllm_scaled_cell(c, t, h):
 
 def _vllm_nvfp4(c, t, h):
     """[K data | K scale | V data | V scale]; V scales at (t', s') = (t/4*4 + s/(S/4), s%(S/4)*4 + t%4)."""
-    bs, nkv = c.block_size, c.num_kv_heads
+    bs, nkv, high = c.block_size, c.num_kv_heads, c.nibbles == "high_first"
     k_scale = nkv * bs * c.head_size // 2
     v_data = k_scale + nkv * bs * c.head_size // 16
     v_scale = v_data + nkv * bs * c.head_size_v // 2
@@ -129,7 +198,7 @@ def _vllm_nvfp4(c, t, h):
         for e in range(d):
             hnd = h * bs * d // 2 + t * d // 2 + e // 2
             nhd = t * nkv * d // 2 + h * d // 2 + e // 2
-            yield side, "code", range(e, e + 1), base + (nhd if c.order == "NHD" else hnd), 4 * (e % 2), 4
+            yield side, "code", range(e, e + 1), base + (nhd if c.order == "NHD" else hnd), 4 * ((e + high) % 2), 4
         groups = d // 16
         for s in range(groups):
             row, column = t, s
@@ -166,3 +235,22 @@ def _stacked(c, kv, t, h, e, width):
     if c.order == "NHD":
         return ((kv * c.block_size + t) * c.num_kv_heads + h) * width + e
     return ((kv * c.num_kv_heads + h) * c.block_size + t) * width + e
+
+
+def region_name(c, side, part, dims):
+    """What explanations call the region of an entry."""
+    if engines.place_of(c) and part == "code" and side == "k" and dims.start >= (engines.rope_starts(c) or c.head_size):
+        return "K rope"
+    return f"{side.upper()} {'data' if part == 'code' else 'scale'}"
+
+
+_HERE = {
+    ("vllm-0.33", "none"): _vllm_cell,
+    ("vllm-0.33", "fp8_per_tensor"): _vllm_cell,
+    ("vllm-0.33", "fp8_per_token_head"): _vllm_scaled_cell,
+    ("vllm-0.33", "int8_per_token_head"): _vllm_scaled_cell,
+    ("vllm-0.33", "nvfp4"): _vllm_nvfp4,
+    ("flashinfer", "none"): _flashinfer,
+    ("flashinfer", "fp8_per_tensor"): _flashinfer,
+    ("flashinfer", "nvfp4"): _flashinfer_nvfp4,
+}

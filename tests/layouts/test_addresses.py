@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from kvformat.layouts import Digit, Explanation, Location, Region, layout
-from tests.layouts.reference import CONFIGS, Config, entries, natural_bytes
-
-NAMES = {("k", "code"): "K data", ("k", "scale"): "K scale", ("v", "code"): "V data", ("v", "scale"): "V scale"}
+from kvformat.layouts import LAYOUTS, Digit, Explanation, Location, Region, layout
+from tests.layouts.reference import CONFIGS, Config, entries, natural_bytes, region_name
 
 
 @pytest.fixture(params=CONFIGS, ids=str)
@@ -30,26 +28,31 @@ def test_every_byte_is_explained_as_the_formula_says(config):
     page = made(config)
     expected = [Explanation(None, "padding", None, None, range(0), "padding")] * page.page_bytes
     for side, part, slot, head, dims, bit, bits in entries(config):
+        name = region_name(config, side, part, dims)
         for byte in range(bit // 8, -(-(bit + bits) // 8)):
             low = expected[byte].dims
             whole = range(low.start if low else dims.start, dims.stop)  # a byte of two nibbles stands for both dims
-            expected[byte] = Explanation(side, part, slot, head, whole, NAMES[side, part])
+            expected[byte] = Explanation(side, part, slot, head, whole, name)
     assert [page.explain(byte=byte) for byte in range(page.page_bytes)] == expected
 
 
 def test_entries_never_share_a_bit_and_padding_is_the_rest(config):
     page = made(config)
-    owners = np.zeros(page.page_bytes * 8, int)
-    sizes = {"k": config.head_size, "v": config.head_size_v}
-    scale_parts = {(region.side, "scale") for region in page.regions if region.part == "scale"}
-    for side, part in {(side, "code") for side in "kv"} | scale_parts:
+    owners, expected = np.zeros((2, page.page_bytes * 8), int)
+    for _, _, _, _, _, bit, bits in entries(config):
+        expected[bit : bit + bits] += 1
+    for region in page.regions:
         for slot in range(config.block_size):
             for head in range(config.num_kv_heads):
-                places = {page.locate(side=side, slot=slot, head=head, dim=d, part=part) for d in range(sizes[side])}
+                places = {
+                    page.locate(side=region.side, slot=slot, head=head, dim=d, part=region.part)
+                    for d in region.all_dims
+                }
                 for place in places:
                     start = place.byte * 8 + place.bit
                     owners[start : start + place.bits] += 1
-    assert owners[: page.natural_bytes * 8].tolist() == [1] * (page.natural_bytes * 8)
+    assert owners.max() == 1
+    assert np.array_equal(owners, expected)
     assert owners[page.natural_bytes * 8 :].tolist() == [0] * (config.padding * 8)
 
 
@@ -66,7 +69,13 @@ def test_a_page_is_as_large_as_the_formula_says(config):
     page = made(config)
     assert page.natural_bytes == natural_bytes(config)
     assert page.page_bytes == natural_bytes(config) + config.padding
-    assert sum(region.num_bytes for region in page.regions) == page.natural_bytes
+    assert sum(region.num_bytes for region in page.regions) * 8 == sum(bits for *_, bits in entries(config))
+
+
+def test_every_layout_and_mode_of_the_catalogue_has_a_reference():
+    assert {(name, mode) for name, entry in LAYOUTS.items() for mode, _ in entry.modes} == {
+        (config.name, config.mode) for config in CONFIGS
+    }
 
 
 def test_a_layout_is_made_again_by_its_spec(config):

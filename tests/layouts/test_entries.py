@@ -8,7 +8,7 @@ import pytest
 
 from kvformat.errors import InputError
 from kvformat.layouts import LAYOUTS, Digit, Region, catalogue, layout, register
-from kvformat.layouts.catalogue import flashinfer, vllm
+from kvformat.layouts.catalogue import flashinfer, sglang, tensorrt_llm, tiles, vllm, vllm_mla
 from kvformat.layouts.entry import parse_entry
 from kvformat.layouts.swizzle import SWIZZLES
 
@@ -65,7 +65,10 @@ def test_the_4_token_swizzle_is_tensorrt_llms_formula_too(rows, columns):
         assert offsets[t] == [t // 4 * 4 * columns + s * 4 + t % 4 for s in range(columns)]
 
 
-@pytest.mark.parametrize("entry", [*vllm.ENTRIES, *flashinfer.ENTRIES], ids=lambda entry: entry["name"])
+FAMILIES = (vllm, vllm_mla, flashinfer, tensorrt_llm, sglang, tiles)
+
+
+@pytest.mark.parametrize("entry", [e for family in FAMILIES for e in family.ENTRIES], ids=lambda entry: entry["name"])
 def test_a_shipped_entry_is_strings_and_numbers(entry):
     def leaves(value):
         if isinstance(value, dict):
@@ -200,7 +203,10 @@ CELL = {"per": "cell", "record": ["k.code", "v.code"]}
             {"name": "x", "source": "", "modes": {}, "mode": 1},
             "layout entry 'x': unknown key 'mode'; did you mean modes or name?",
         ),
-        (described("x", [CELL], mode="fp8"), "layout entry 'x': unknown mode 'fp8'; did you mean nvfp4?"),
+        (
+            described("x", [CELL], mode="fp8"),
+            "layout entry 'x': unknown mode 'fp8'; did you mean mxfp8 or nvfp4 or mxfp4?",
+        ),
         (described("x", []), "sections must be a list; got []"),
         (described("x", [CELL], head_sizes="same"), "unknown head_sizes 'same'; known: any, equal"),
         (described("x", [CELL], head_size_multiple=0), "head_size_multiple must be at least 1; got 0"),
@@ -217,6 +223,20 @@ CELL = {"per": "cell", "record": ["k.code", "v.code"]}
             "bits must be at least 0; got -1",
         ),
         (described("x", [{"per": "cell", "record": [7]}]), "record must be a table; got 7"),
+        (described("x", [CELL], order="NDH"), "unknown order 'NDH'; did you mean NHD or HND?"),
+        (described("x", [{**CELL, "order": "N"}]), "unknown order 'N'"),
+        (
+            described("x", [{"per": "cell", "record": [{"part": "k.code", "dtype": "float64"}]}]),
+            "unknown dtype 'float64'; did you mean float16 or bfloat16 or float32?",
+        ),
+        (
+            described("x", [{"per": "cell", "record": [{"part": "k.code", "copies": 0}]}]),
+            "copies must be at least 1; got 0",
+        ),
+        (
+            described("x", [{**CELL, "tensor": "a"}, CELL, {**CELL, "tensor": "a"}]),
+            "the sections of a tensor must follow one another; got a, , a",
+        ),
     ],
 )
 def test_a_malformed_entry_is_one_line_that_says_where(entry, message):

@@ -21,8 +21,11 @@ def refusal(name="vllm-0.33", **changed):
 @pytest.mark.parametrize(
     "changed, message",
     [
-        ({"name": "vllm-0.3", "mode": "none"}, "unknown layout 'vllm-0.3'; did you mean vllm-0.33?"),
-        ({"mode": "nvfp"}, "unknown mode 'nvfp'; did you mean nvfp4?"),
+        (
+            {"name": "vllm-0.3", "mode": "none"},
+            "unknown layout 'vllm-0.3'; did you mean vllm-0.33 or vllm-0.33-mla or vllm-0.33-indexer?",
+        ),
+        ({"mode": "nvfp"}, "unknown mode 'nvfp'; did you mean nvfp4 or nvfp4_ds_mla?"),
         ({"mode": "nvfp4", "order": "NDH"}, "unknown order 'NDH'; did you mean NHD or HND?"),
         ({"mode": "nvfp4", "order": "nhd"}, "unknown order 'nhd'; known: HND, NHD"),
         ({"mode": "nvfp4", "v_scales": "swizzle"}, "unknown v_scales 'swizzle'; did you mean swizzled?"),
@@ -83,6 +86,74 @@ def test_a_choice_that_does_not_exist_here_is_refused(changed, message):
 )
 def test_sizes_the_layout_cannot_have_are_refused(changed, message):
     assert refusal(**{"mode": "nvfp4"} | changed) == message
+
+
+LATENT = {"name": "vllm-0.33-mla", "mode": "fp8_ds_mla", "num_kv_heads": 1, "head_size": 576}
+
+
+@pytest.mark.parametrize(
+    "changed, message",
+    [
+        (LATENT | {"head_size": 512}, "layout vllm-0.33-mla in mode fp8_ds_mla needs head_size 576; got 512"),
+        (LATENT | {"num_kv_heads": 8}, "layout vllm-0.33-mla in mode fp8_ds_mla needs num_kv_heads 1; got 8"),
+        (
+            LATENT | {"head_size_v": 512},
+            "layout vllm-0.33-mla in mode fp8_ds_mla has no V; leave head_size_v out (got 512)",
+        ),
+        (
+            {"mode": "none", "head_size": None},
+            "layout vllm-0.33 in mode none needs head_size: an integer of at least 1",
+        ),
+        (
+            {"name": "tensorrt-llm", "mode": "none", "order": "NHD"},
+            "layout tensorrt-llm in mode none has the order HND only; got NHD",
+        ),
+        ({"mode": "nvfp4", "nibbles": "high"}, "unknown nibbles 'high'; did you mean high_first?"),
+        ({"mode": "none", "nibbles": "high_first"}, "nibbles is for 4-bit codes; mode none has none"),
+        (
+            {"mode": "fp8_per_tensor", "nibbles": "low_first"},
+            "nibbles is for 4-bit codes; mode fp8_per_tensor has none",
+        ),
+    ],
+)
+def test_what_only_some_layouts_have_is_refused_elsewhere(changed, message):
+    assert refusal(**changed) == message
+
+
+def test_a_layout_of_one_head_and_one_head_size_needs_neither():
+    page = layout("vllm-0.33-mla", mode="fp8_ds_mla", block_size=64)
+    assert (page.num_kv_heads, page.head_size, page.head_size_v, page.sides) == (1, 576, 0, ("k",))
+    assert page == layout(
+        "vllm-0.33-mla", mode="fp8_ds_mla", block_size=64, num_kv_heads=1, head_size=576, head_size_v=0
+    )
+    with pytest.raises(InputError, match="has no v code of dim 0; it has K data, K scale, K rope"):
+        page.locate(side="v", slot=0, head=0, dim=0)
+
+
+def test_the_default_order_is_the_first_that_the_layout_has():
+    orders = {name: layout(name, mode="none", **SIZES).order for name in ("vllm-0.33", "tensorrt-llm", "sglang")}
+    assert orders == {"vllm-0.33": "NHD", "tensorrt-llm": "HND", "sglang": "NHD"}
+
+
+def test_low_first_is_the_default_and_says_nothing():
+    page = layout("flashinfer", mode="nvfp4", **SIZES)
+    assert page == layout("flashinfer", mode="nvfp4", nibbles="low_first", **SIZES)
+    assert "nibbles" not in page.spec
+    assert layout("flashinfer", mode="nvfp4", nibbles="high_first", **SIZES).spec["nibbles"] == "high_first"
+
+
+def test_the_segments_of_a_row_are_its_recipes():
+    page = layout("vllm-0.33-mla", mode="nvfp4_ds_mla", block_size=4)
+    told = [(each.name, each.dims, each.recipe, [s.name for s in each.scales]) for each in page.segments("k")]
+    assert told == [
+        ("K", range(512), "", ["K scale"]),
+        ("K rope", range(512, 576), "sglang-0.5/mla-store/fp8_unscaled", []),
+    ]
+    split = layout("flashinfer-mla", mode="none", block_size=4)
+    assert [(each.dims, [code.name for code in each.codes]) for each in split.segments("k")] == [
+        (range(576), ["K data", "K rope"])
+    ]
+    assert page.segments("v") == ()
 
 
 @pytest.mark.parametrize("argument", ["block_size", "num_kv_heads", "head_size", "head_size_v", "page_bytes"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests import strategies
+from kvformat.fuzz import strategies
 
 TIES = (0.25, -0.25, 0.75, -0.75, 1.25, -1.25, 1.75, -1.75, 2.5, -2.5, 3.5, -3.5, 5.0, -5.0, 6.0, -0.0)
 

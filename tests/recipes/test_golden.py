@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvformat as kvf
+from kvformat.fuzz import strategies
 from kvformat.recipes import exact
 from kvformat.recipes import recipe as find_recipe
-from tests import strategies
 from tests.elements.compare import assert_same_codes, assert_same_values, bits
 from tests.recipes import reference
 
@@ -84,23 +84,25 @@ def test_a_million_codes_dequantize_as_plain_numpy_does(million, mode):
 def test_engine_is_its_exact_twin(mode, prefix, data):
     # exact/* is compiled for float32 only: the widening is the same code, and golden/* judges it
     dtype = strategies.FLOAT32 if prefix == "exact" else None
-    x = data.draw(strategies.tensors(dtype=dtype), "x")
-    scale = data.draw(st.none() | strategies.given_scales, "scale") if mode in MAY_BE_GIVEN else None
+    x = data.draw(strategies.kv_tensors(mode, dtype=dtype), "x")
+    scale = data.draw(st.none() | strategies.scales(), "scale") if mode in MAY_BE_GIVEN else None
     recipe = find_recipe(f"{prefix}/{mode}")
     assert_same_quantized(kvf.quantize(x, recipe, scale=scale), *exact.quantize(x, recipe, scale), x)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @settings(max_examples=60)
-@given(x=strategies.tensors())
-def test_engine_is_plain_numpy_on_values_chosen_to_hurt(mode, x):
+@given(data=st.data())
+def test_engine_is_plain_numpy_on_values_chosen_to_hurt(mode, data):
+    x = data.draw(strategies.kv_tensors(mode), "x")
     assert_same_quantized(kvf.quantize(x, mode), *reference.quantize(x, mode), x)
 
 
 @pytest.mark.parametrize("mode", MODES)
 @settings(max_examples=40)
-@given(x=strategies.tensors(shape=strategies.shapes(2, 1, (16,))))
-def test_dequantize_is_its_exact_twin(mode, x):
+@given(data=st.data())
+def test_dequantize_is_its_exact_twin(mode, data):
+    x = data.draw(strategies.kv_tensors(mode, tokens=(1, 2), heads=1, head_dim=16), "x")
     q = kvf.quantize(x, mode)
     values = q.dequantize()
     decoded = kvf.decode(q.scales, "e4m3fn") if mode == "nvfp4" else q.scales

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 import kvformat as kvf
 from kvformat.elements import threads
-from tests import strategies
+from kvformat.fuzz import strategies
 from tests.elements.compare import assert_same_codes, assert_same_values
 from tests.recipes import reference
 
 few = settings(max_examples=40)
+MODELS = strategies.PROFILE_NAMES
 
 PER_TOKEN_HEAD = ("fp8_per_token_head", "int8_per_token_head")
 MODES = ("fp8_per_tensor", *PER_TOKEN_HEAD, "nvfp4")
@@ -37,8 +38,8 @@ def _rows(q, mode):
 @few
 @given(data=st.data())
 def test_another_token_changes_no_byte_of_the_others(mode, scale, data):
-    x = data.draw(strategies.tensors(shape=strategies.shapes(4)), "x")
-    token, changed = data.draw(strategies.with_outlier_token(x), "token, changed")
+    x = data.draw(strategies.kv_tensors(mode, tokens=(1, 4)), "x")
+    token, changed = data.draw(strategies.outlier_tokens(x), "token, changed")
     before, after = kvf.quantize(x, mode, scale=scale), kvf.quantize(changed, mode, scale=scale)
     others = np.arange(len(x)) != token
     assert_same_codes(after.codes[others], before.codes[others])
@@ -48,7 +49,7 @@ def test_another_token_changes_no_byte_of_the_others(mode, scale, data):
 
 
 @few
-@given(x=strategies.ordinary_tensors(shape=strategies.shapes(4)), data=st.data())
+@given(x=strategies.kv_tensors(tokens=(1, 4), profile=MODELS), data=st.data())
 def test_an_outlier_token_changes_the_others_in_fp8_per_tensor(x, data):
     # 2^8 larger than all the rest: the scale grows 2^8-fold, and every code but zeros with it
     assume(len(x) > 1)
@@ -72,8 +73,8 @@ def test_an_outlier_token_moves_the_codes_of_fp8_per_tensor_by_hand():
 @few
 @given(data=st.data())
 def test_a_block_of_nvfp4_depends_on_nothing_but_itself_and_g(data):
-    x = data.draw(strategies.tensors(shape=strategies.shapes(2, 2, (32, 48))), "x")
-    g = data.draw(strategies.given_scales, "g")
+    x = data.draw(strategies.kv_tensors("nvfp4", tokens=(1, 2), head_dim=(32, 48)), "x")
+    g = data.draw(strategies.scales(), "g")
     whole = kvf.quantize(x, "nvfp4", scale=g)
     for block in range(x.shape[2] // 16):
         dims = slice(16 * block, 16 * block + 16)
@@ -86,7 +87,7 @@ def test_a_block_of_nvfp4_depends_on_nothing_but_itself_and_g(data):
 @few
 @given(data=st.data())
 def test_permuting_tokens_and_heads_permutes_codes_and_scales(mode, data):
-    x = data.draw(strategies.tensors(shape=strategies.shapes(4, 3)), "x")
+    x = data.draw(strategies.kv_tensors(mode, tokens=(1, 4), heads=(1, 3)), "x")
     tokens = data.draw(st.permutations(range(x.shape[0])), "tokens")
     heads = data.draw(st.permutations(range(x.shape[1])), "heads")
     q, permuted = kvf.quantize(x, mode), kvf.quantize(np.ascontiguousarray(x[tokens][:, heads]), mode)
@@ -101,7 +102,7 @@ def test_permuting_tokens_and_heads_permutes_codes_and_scales(mode, data):
 
 @pytest.mark.parametrize("mode", MODES)
 @few
-@given(x=strategies.ordinary_tensors(dtype=strategies.FLOAT32), exponent=st.integers(-60, 60))
+@given(x=strategies.kv_tensors(dtype=strategies.FLOAT32, profile=MODELS), exponent=st.integers(-60, 60))
 @example(x=np.full((1, 1, 16), 464, np.float32), exponent=-3)
 def test_a_power_of_two_scales_the_scale_and_leaves_the_codes(mode, x, exponent):
     factor = np.float32(2.0**exponent)
@@ -116,8 +117,9 @@ def test_a_power_of_two_scales_the_scale_and_leaves_the_codes(mode, x, exponent)
 
 @pytest.mark.parametrize("mode", MODES)
 @few
-@given(x=strategies.tensors())
-def test_negation_flips_the_signs_of_codes_and_leaves_the_scales(mode, x):
+@given(data=st.data())
+def test_negation_flips_the_signs_of_codes_and_leaves_the_scales(mode, data):
+    x = data.draw(strategies.kv_tensors(mode), "x")
     q, negated = kvf.quantize(x, mode), kvf.quantize(-x, mode)
     assert_same_values(negated.scales, q.scales) if mode != "nvfp4" else assert_same_codes(negated.scales, q.scales)
     if mode == "int8_per_token_head":
@@ -135,7 +137,7 @@ def test_negation_flips_the_signs_of_codes_and_leaves_the_scales(mode, x):
 @few
 @given(data=st.data())
 def test_half_precision_input_is_its_float32_widening(mode, data):
-    x = data.draw(strategies.tensors(dtype=data.draw(st.sampled_from(strategies.DTYPES[1:]))), "x")
+    x = data.draw(strategies.kv_tensors(mode, dtype=data.draw(st.sampled_from(strategies.DTYPES[1:]))), "x")
     assert_same(kvf.quantize(x, mode), kvf.quantize(x.astype(np.float32), mode))
 
 
@@ -218,7 +220,7 @@ def test_big_endian_input_is_read_right(mode, dtype):
 
 
 @few
-@given(x=strategies.ordinary_tensors(), data=st.data())
+@given(x=strategies.kv_tensors(profile=MODELS), data=st.data())
 def test_quantizing_twice_gives_the_same_bytes(x, data):
     mode = data.draw(st.sampled_from(MODES))
     assert_same(kvf.quantize(x, mode), kvf.quantize(x.copy(), mode))

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import kvformat as kvf
+from kvformat.fuzz import strategies
 from kvformat.recipes import exact, rows
 from kvformat.recipes.catalogue import recipe as find
 from kvformat.recipes.entry import parse_recipe
-from tests import strategies
 from tests.elements.compare import assert_same_codes, assert_same_values
 from tests.recipes import adversarial
 

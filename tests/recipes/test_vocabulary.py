@@ -10,10 +10,10 @@ import pytest
 from kvformat.elements import exact
 from kvformat.elements.exact import BINARIES, Number, number
 from kvformat.elements.static import static
+from kvformat.fuzz import strategies
 from kvformat.recipes import Program, engine
 from kvformat.recipes.exact import evaluate
 from kvformat.recipes.vocabulary import GRANULARITIES, WORDS
-from tests import strategies
 from tests.elements.compare import assert_same_values
 from tests.recipes import library_words
 from tests.recipes.words_kernel import run_all

@@ -10,9 +10,9 @@ import pytest
 from kvformat.elements import exact
 from kvformat.elements.exact import Number, number
 from kvformat.elements.static import static
+from kvformat.fuzz import strategies
 from kvformat.recipes import Program, engine
 from kvformat.recipes.exact import evaluate
-from tests import strategies
 from tests.elements.compare import assert_same_values
 from tests.recipes.library_words import LINES, PARTS
 from tests.recipes.words_kernel import run_all

@@ -52,8 +52,8 @@ def failing(summary):
 def test_an_engine_that_changes_one_code_fails_the_rows_of_its_mode(monkeypatch):
     right = cache.quantize_for
 
-    def wrong(layout, x, recipe, scale):
-        made = right(layout, x, recipe, scale)
+    def wrong(layout, x, recipe, scale, segment=None):
+        made = right(layout, x, recipe, scale, segment)
         if recipe.name == "golden/int8_per_token_head" and len(x) > 1:
             made.codes[made.codes == 127] = 126  # a clamp at 126
         return made
@@ -92,8 +92,8 @@ def test_a_judge_that_sees_nothing_fails_every_row(monkeypatch):
 def test_a_judge_that_names_another_place_fails_every_row(monkeypatch):
     right = compare._explain
 
-    def wrong(dump, how, scale, place):
-        return right(dump, how, scale, place) | {"dim": place.column ^ 1}
+    def wrong(dump, place):
+        return right(dump, place) | {"dim": place.column ^ 1}
 
     monkeypatch.setattr(compare, "_explain", wrong)
     assert len(failing(builtin.run())) == len(CASES)

@@ -96,7 +96,7 @@ def test_longer_pages_are_trailing_padding(tmp_path):
 
 
 def test_tensors_that_nobody_asked_for_are_ignored(tmp_path):
-    path = write(tmp_path / "d.safetensors", query=np.zeros((3, 4)), output=np.zeros(2, np.int32))
+    path = write(tmp_path / "d.safetensors", query=np.zeros((3, 4)), residual=np.zeros(2, np.int32))
     assert Dump.load(path).tokens == TOKENS
 
 

@@ -244,3 +244,23 @@ def test_what_is_no_page_of_the_layout_is_refused():
         lint(np.zeros((2, made.page_bytes), np.uint8), layout=made)
     with pytest.raises(InputError, match="past the end"):
         lint(np.zeros((2, made.page_bytes), np.uint8), layout=made, slot_mapping=[99])
+
+
+@pytest.mark.parametrize(
+    "name, mode, says",
+    [
+        (
+            "vllm-0.33",
+            "int4_per_token_head",
+            "lint has no rules for mode int4_per_token_head; it has some for none, fp8",
+        ),
+        ("sglang", "mxfp8", "lint has no rules for mode mxfp8"),
+        ("vllm-0.33-mla", "fp8_ds_mla", "does not store K and V in one format each; lint has no rules for that"),
+    ],
+)
+def test_pages_without_rules_are_refused_and_not_called_clean(name, mode, says):
+    sizes = {} if name.endswith("mla") else {"num_kv_heads": 2, "head_size": 64}
+    page = layout(name, mode=mode, block_size=32, **sizes)
+    pages = np.random.default_rng(0).integers(0, 256, (1, page.page_bytes), np.uint8)
+    with pytest.raises(InputError, match=says):
+        lint(pages, layout=page)

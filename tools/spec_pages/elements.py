@@ -45,7 +45,7 @@ def _page(fmt: ElementFormat) -> str:
             "name": fmt.name,
             "purpose": wrap(PURPOSES[fmt.name]),
             "source": fmt.source,
-            "fields": _fields(fmt),
+            "fields": f"![bit fields of {fmt.name}]({fmt.name}.svg)\n\n{_fields(fmt)}",
             "limits": _limits(fmt),
             "rounding": _rounding(fmt),
             "borders": _borders(fmt),

@@ -6,33 +6,38 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
+from kvformat.errors import InputError
 from kvformat.layouts import LAYOUTS, Digit, Explanation, Layout, Region, layout
-from kvformat.layouts.entry import Entry
+from kvformat.layouts.entry import Entry, Form
+from spec_pages import diagrams
 from spec_pages.formulas import LETTERS, Formulas, formulas
 from spec_pages.statements_layouts import BOUNDS, CITED, PURPOSES
 from spec_pages.text import block, bullets, grid, page, page_part, table, wrap
 
-_ORDERS = ("NHD", "HND")
-#: the page that is drawn
+#: the page that is drawn: the first of these that a mode can have
 _SMALL = {"block_size": 4, "num_kv_heads": 2, "head_size": 64}
-#: further pages on which the formulas must hold, the last one in every mode that takes unequal head sizes
+_SMALLS = (_SMALL, {**_SMALL, "head_size": 128}, {**_SMALL, "block_size": 32})
+#: further pages on which the formulas must hold, where a mode can have them
 _CHECKED = (
     {"block_size": 8, "num_kv_heads": 3, "head_size": 128},
     {"block_size": 12, "num_kv_heads": 1, "head_size": 192},
     {"block_size": 4, "num_kv_heads": 2, "head_size": 128, "head_size_v": 64},
+    {"block_size": 64, "num_kv_heads": 2, "head_size": 64, "head_size_v": 192},
 )
+#: the layouts whose swizzle is drawn
+_DRAWN = ("vllm-0.33",)
 #: the pages whose sizes are listed
-_USUAL = {"block_size": 16, "num_kv_heads": 8, "head_size": 128}
+_USUAL = {"block_size": 64, "num_kv_heads": 8, "head_size": 128}
 
 
 def files() -> dict[str, str]:
-    """Path under spec/ and text of the pages of the layouts."""
-    return {f"layouts/{name}.md": _page(entry) for name, entry in LAYOUTS.items()}
+    """Path under spec/ and text of the pages of the layouts, and of the maps that they show."""
+    pages = {f"layouts/{name}.md": _page(entry) for name, entry in LAYOUTS.items()}
+    return pages | diagrams.map_files(page for entry in LAYOUTS.values() for page in _drawn(entry))
 
 
 def _page(entry: Entry) -> str:
     letters = "\n".join(f"- `{letter}`: {meaning}" for letter, meaning in LETTERS.items())
-    small = ", ".join(f"{name} {size}" for name, size in _SMALL.items())
     return page(
         "layouts/layout.md",
         {
@@ -40,45 +45,71 @@ def _page(entry: Entry) -> str:
             "purpose": wrap(PURPOSES[entry.name]),
             "source": entry.source,
             "cited": "\n".join(f"- {line}" for line in CITED[entry.name]),
-            "small": small,
             "letters": letters,
             "sizes": _sizes(entry),
             "bounds": bullets(BOUNDS[entry.name]),
             "modes": "\n\n".join(_section(entry, modes) for modes in _modes(entry)),
-            "more": _swizzle(entry),
+            "more": _swizzle(entry) if entry.name in _DRAWN else "",
         },
     )
+
+
+def made(entry: Entry, mode: str, sizes: Mapping[str, Any], **choices: Any) -> Layout:
+    """The layout of those sizes, but for what the form fixes. Raises InputError for a page that it cannot have."""
+    form = entry.form(mode)
+    fixed = {"num_kv_heads": form.num_kv_heads, "head_size": form.head_size}
+    given = {**sizes, **{name: size for name, size in fixed.items() if size}}
+    if "v" not in form.sides or form.head_size:
+        given.pop("head_size_v", None)
+    return layout(entry.name, mode=mode, **given, **choices)
 
 
 def _pages(entry: Entry, mode: str, order: str, sizes: Mapping[str, Any]) -> Iterator[Layout]:
     """The layouts of a mode and order: one for each choice of V scales, where there is a choice."""
     choices: list[str | None] = [name for name, _ in entry.form(mode).v_scales] or [None]
     for choice in choices:
-        yield layout(entry.name, mode=mode, order=order, v_scales=choice, **sizes)
+        yield made(entry, mode, sizes, order=order, v_scales=choice)
+
+
+def _small(entry: Entry, mode: str) -> Mapping[str, Any]:
+    """The sizes of the page that is drawn."""
+    for sizes in _SMALLS:
+        try:
+            list(_pages(entry, mode, entry.form(mode).orders[0], sizes))
+        except InputError:
+            continue
+        return sizes
+    raise AssertionError(f"no small page of {entry.name} in mode {mode}")
 
 
 def _sizes(entry: Entry) -> str:
     """Bytes per cell, token and page for head_size 128."""
     rows = []
-    for mode, _ in entry.modes:
-        made = next(_pages(entry, mode, "NHD", _USUAL))
+    for mode, form in entry.modes:
+        made = next(_pages(entry, mode, form.orders[0], _USUAL))
         stored = f" ({made.dtype})" if made.dtype else ""
-        per_token = made.natural_bytes // made.block_size
-        heads = made.num_kv_heads
-        rows.append(
-            (f"`{mode}`{stored}", f"{per_token // heads}", str(per_token), str(made.natural_bytes), f"`{made.recipe}`")
-        )
-    sizes = ", ".join(f"{name} {size}" for name, size in _USUAL.items())
+        heads = "-" if form.num_kv_heads else f"{made.natural_bytes / made.block_size / made.num_kv_heads:g}"
+        per_token = f"{made.natural_bytes / made.block_size:g}"
+        rows.append((f"`{mode}`{stored}", heads, per_token, str(made.natural_bytes), f"`{made.recipe}`"))
+    usual = {name: size for name, size in _USUAL.items() if name == "block_size" or not _latent(entry)}
+    sizes = ", ".join(f"{name} {size}" for name, size in usual.items())
     header = ("mode", "bytes per token and head, K and V", "per token", "per page", "recipe")
     return f"One layer, {sizes}:\n\n{table(header, rows, right=header[1:4])}"
+
+
+def _latent(entry: Entry) -> bool:
+    return all(form.num_kv_heads for _, form in entry.modes)
 
 
 def _modes(entry: Entry) -> list[list[str]]:
     """The modes, those together that have the same regions."""
     found: dict[tuple[Region, ...], list[str]] = {}
-    for mode, _ in entry.modes:
+    for mode, form in entry.modes:
         regions = tuple(
-            region for order in _ORDERS for made in _pages(entry, mode, order, _SMALL) for region in made.regions
+            region
+            for order in form.orders
+            for made in _pages(entry, mode, order, _small(entry, mode))
+            for region in made.regions
         )
         found.setdefault(regions, []).append(mode)
     return list(found.values())
@@ -87,32 +118,64 @@ def _modes(entry: Entry) -> list[list[str]]:
 def _section(entry: Entry, modes: list[str]) -> str:
     for mode in modes:
         _check(entry, mode)
-    mode = modes[0]
+    mode, form = modes[0], entry.form(modes[0])
     title = f"## Mode {mode}" if len(modes) == 1 else f"## Modes {' and '.join(modes)}"
     parts = [title]
-    for order in _ORDERS:
-        pages = list(_pages(entry, mode, order, _SMALL))
-        if order == _ORDERS[0]:
-            parts.append(_shape(pages[0]))
-        parts += [_whole(pages[0], f"### {order}"), *(_changed(other, pages[0], f"### {order}") for other in pages[1:])]
+    for orders in _orders(form):
+        pages = list(_pages(entry, mode, orders[0], _small(entry, mode)))
+        if len(parts) == 1:
+            parts += filter(None, (_shape(pages[0]), _tensors(pages[0])))
+        heading = f"### {' and '.join(orders)}"
+        parts += [_whole(pages[0], heading), *(_changed(other, pages[0], heading) for other in pages[1:])]
     return "\n\n".join(parts)
+
+
+def _drawn(entry: Entry) -> Iterator[Layout]:
+    """The pages whose maps are drawn: those of each section."""
+    for modes in _modes(entry):
+        for orders in _orders(entry.form(modes[0])):
+            yield from _pages(entry, modes[0], orders[0], _small(entry, modes[0]))
+
+
+def _orders(form: Form) -> list[tuple[str, ...]]:
+    """The orders of a mode, together where there is one head and they do not differ."""
+    if form.num_kv_heads == 1:
+        return [form.orders]
+    return [(order,) for order in form.orders]
 
 
 def _check(entry: Entry, mode: str) -> None:
     """Raises AssertionError unless the formulas give the byte of every entry, on pages of several sizes."""
-    for sizes in (_SMALL, *_CHECKED):
-        if "head_size_v" in sizes and entry.form(mode).head_sizes == "equal":
-            continue
-        for order in _ORDERS:
-            for made in _pages(entry, mode, order, sizes):
-                formulas(made)
+    checked = 0
+    for sizes in (*_SMALLS, *_CHECKED):
+        for order in entry.form(mode).orders:
+            try:
+                pages = list(_pages(entry, mode, order, sizes))
+            except InputError:
+                continue
+            checked += len([formulas(made) for made in pages])
+    assert checked > 1, (entry.name, mode)
 
 
 def _shape(page: Layout) -> str:
     """What a page is made of."""
     stored = f", dtype {page.dtype}" if page.dtype else ""
     held = ", ".join(f"{region.name} {region.columns} x {region.bits} bits" for region in page.regions)
-    return wrap(f"The example page has {page.natural_bytes} bytes{stored}. For each token and head it holds: {held}.")
+    own = "".join(f" {region.name} follows `{region.recipe}`." for region in page.regions if region.recipe)
+    copies = "".join(
+        f" A {region.name} is its byte {region.copies} times." for region in page.regions if region.copies > 1
+    )
+    sizes = f"block_size {page.block_size}, num_kv_heads {page.num_kv_heads}, head_size {page.head_size}"
+    example = f"The example page, {sizes}, has {page.natural_bytes} bytes{stored}."
+    return wrap(f"{example} For each token and head it holds: {held}.{own}{copies}")
+
+
+def _tensors(page: Layout) -> str:
+    """In which tensors of the engine a page lies, where it has several."""
+    if len(page.tensors) < 2:
+        return ""
+    held = ", ".join(f"`{name}` {size} bytes" for name, size in page.tensors)
+    return wrap(f"The engine keeps it in {len(page.tensors)} tensors, one after the other here: {held}.")
 
 
 def _whole(page: Layout, title: str) -> str:
@@ -125,6 +188,7 @@ def _whole(page: Layout, title: str) -> str:
         _regions(regions, found),
         _where(found),
         _digits(regions),
+        _image(page),
         block(_map_text(_map(page))),
     ]
     return "\n\n".join(filter(None, parts))
@@ -137,7 +201,11 @@ def _changed(page: Layout, other: Layout, title: str) -> str:
     lines = [row for row in _map(page) if row not in set(_map(other))]
     intro = f"As with {other.v_scales} V scales, but for:"
     parts = [f"{title}, V scales {page.v_scales}", intro, _regions(regions, found), _where(found), _digits(regions)]
-    return "\n\n".join(filter(None, (*parts, block(_map_text(lines)))))
+    return "\n\n".join(filter(None, (*parts, _image(page), block(_map_text(lines)))))
+
+
+def _image(page: Layout) -> str:
+    return f"![map of the page]({diagrams.map_path(page)})"
 
 
 def _where(found: Formulas) -> str:
@@ -185,9 +253,14 @@ def _map(page: Layout) -> list[Row]:
     rows: list[Row] = []
     for line in _lines(page):
         first, last, found = line[0][0], line[-1][1], line[0][2]
-        if len({each.slot for _, _, each in line}) > 1:
-            held = "  ".join(f"t{each.slot}{_dims(page, each)}" for _, _, each in line)
-            rows.append((f"{first}..{last}", f"head {found.head}", f"{found.region} {held}"))
+        if found.part == "padding":
+            rows.append((f"{first}..{last}", "", "padding"))
+            continue
+        slots = {each.slot for _, _, each in line}
+        if len(slots) > 1 or not any(map(_long, line)):
+            held = "  ".join(f"{f't{each.slot}' if len(slots) > 1 else ''}{_dims(page, each)}" for _, _, each in line)
+            whose = f"head {found.head}" if len(slots) > 1 else f"slot {found.slot} head {found.head}"
+            rows.append((f"{first}..{last}", whose, f"{found.region} {held}"))
             continue
         pieces = (
             f"{f'{start}..{stop}: ' if len(line) > 1 else ''}{each.region} {_dims(page, each)}"
@@ -214,7 +287,7 @@ def _lines(page: Layout) -> Iterator[list[Run]]:
         runs, key=lambda run: (run[2].slot, run[2].head) if _long(run) else run[2].region + str(run[2].head)
     ):
         line = list(several)
-        step = len(line) if _long(line[0]) else 4
+        step = len(line) if _long(line[0]) else 8 if len({run[2].slot for run in line}) == 1 else 4
         yield from (line[start : start + step] for start in range(0, len(line), step))
 
 
@@ -252,9 +325,7 @@ def _dims(page: Layout, found: Explanation) -> str:
 
 
 def _swizzle(entry: Entry) -> str:
-    """The swizzled V scales drawn out, where the layout has them."""
-    if not any(form.v_scales for _, form in entry.modes):
-        return ""
+    """The swizzled V scales drawn out."""
     parts = []
     for head_size in (64, 128):
         pages = {

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from kvformat import toml
 from kvformat.errors import InputError, unknown_name
-from kvformat.layouts.catalogue import flashinfer, vllm
+from kvformat.layouts.catalogue import flashinfer, sglang, tensorrt_llm, tiles, vllm, vllm_mla
 from kvformat.layouts.entry import Entry, parse_entry
 
 _LAYOUTS: dict[str, Entry] = {}
@@ -41,5 +41,6 @@ def find_entry(name: str) -> Entry:
     return _LAYOUTS[name]
 
 
-for _described in (*vllm.ENTRIES, *flashinfer.ENTRIES):
-    register(_described)
+for _family in (vllm, vllm_mla, flashinfer, tensorrt_llm, sglang, tiles):
+    for _described in _family.ENTRIES:
+        register(_described)

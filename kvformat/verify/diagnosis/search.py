@@ -52,12 +52,18 @@ def diagnose(
     """
     if recipe is not None:
         dump = dump.declaring(recipe)
+    if not dump.layout.uniform:
+        raise InputError(
+            f"layout {dump.layout.name} does not store K and V in one format each; check judges it, diagnose cannot"
+        )
     declared = find_recipe(dump.layout.recipe if dump.recipe is None else dump.recipe).for_input(dump.key.dtype.name)
     slots = np.flatnonzero(dump.slot_mapping >= 0)
     if not len(slots):
         raise InputError(
             "no token of the dump has a slot (all of slot_mapping is negative), so there is nothing to judge"
         )
+    if declared.prepare:
+        raise InputError(f"recipe {declared.name} transforms whole rows first; check judges it, diagnose cannot")
     shared = [level.granularity.name for level in declared.outer]
     if shared not in ([], ["per_tensor"]):
         raise InputError(
@@ -161,7 +167,7 @@ class _Search:
     def _candidate(
         self, a: int, g: int, picked: dict[Side, NDArray[np.int64]], cost: int, departures: int
     ) -> Candidate | None:
-        """The hypothesis of an arithmetic and a geometry; None if no side has one of them: the sheet has it elsewhere."""
+        """The hypothesis of an arithmetic and a geometry; None if no side has one of them, so it is another entry."""
         options = [(a, g), (a, 0), (0, g), (0, 0)]
         choices = {side: self.sheet.plain(side, Choice(*options[int(picked[side][a, g])])) for side in SIDES}
         used = [{each.arithmetic for each in choices.values()}, {each.geometry for each in choices.values()}]

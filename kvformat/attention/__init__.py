@@ -1,0 +1,1 @@
+"""Attention by its definition, and what codes and scales guarantee about it."""

@@ -1,0 +1,161 @@
+"""kvformat fuzz: search for the smallest input on which a kernel leaves its contract; or try the search on the zoo."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from kvformat.cli.outcome import CANNOT_JUDGE, DIFFERENCE, HOLDS, complain, print_json, printable, say
+from kvformat.errors import InputError
+
+if TYPE_CHECKING:
+    from kvformat.fuzz.report import FuzzReport
+    from kvformat.fuzz.zoo.scoreboard import Scoreboard
+
+_DEVICE = re.compile(r"(cpu|cuda|hip|mps|xpu|meta)(:[0-9]+)?")
+_COUNTEREXAMPLE = "counterexample.safetensors"
+
+
+class OptionalDevice(TyperCommand):
+    """A command whose `--torch` may stand without a device, which is then the CPU."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments, with a device behind each `--torch`."""
+        given = []
+        for place, argument in enumerate(args):
+            given.append(argument)
+            if argument == "--torch" and not _DEVICE.fullmatch("".join(args[place + 1 : place + 2])):
+                given.append("cpu")
+        return super().parse_args(ctx, given)
+
+
+def fuzz(
+    target: Annotated[
+        str | None, typer.Argument(metavar="[MODULE:FUNCTION]", help="The candidate; FILE.py:FUNCTION too.")
+    ] = None,
+    mode: Annotated[str | None, typer.Option(help="The mode that it is for.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="What it must compute (name or TOML file); golden if none.")
+    ] = None,
+    layout: Annotated[str | None, typer.Option(help="Where a writer must put it (default vllm-0.33).")] = None,
+    kind: Annotated[str | None, typer.Option(help="quantizer, writer or reader, if the signature says not.")] = None,
+    budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long to search (default 20).")] = None,
+    examples: Annotated[int | None, typer.Option(help="How many examples to try.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same examples again; no database is used.")] = None,
+    torch: Annotated[str | None, typer.Option("--torch", metavar="[DEVICE]", help="Give it torch tensors.")] = None,
+    order: Annotated[str | None, typer.Option(help="NHD or HND, where it takes only one.")] = None,
+    v_scales: Annotated[str | None, typer.Option(help="swizzled or linear, where it takes only one.")] = None,
+    head_dim: Annotated[list[int] | None, typer.Option(help="A head size that it takes (repeatable).")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="A dtype of K and V that it takes (repeatable).")] = None,
+    limit: Annotated[float, typer.Option(metavar="SECONDS", help="How long one call may take.")] = 10.0,
+    output: Annotated[str, typer.Option("-o", "--output", help="Where the counterexample goes.")] = _COUNTEREXAMPLE,
+    zoo: Annotated[bool, typer.Option("--zoo", help="Search every kernel of the zoo instead.")] = False,
+    seeds: Annotated[int, typer.Option(help="With --zoo: how many seeds.")] = 1,
+    only: Annotated[str | None, typer.Option(help="With --zoo: the faults whose names contain this.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> int:
+    """Search for the smallest input on which a quantizer, a cache writer or a cache reader leaves its contract."""
+    try:
+        import hypothesis  # noqa: F401
+    except ModuleNotFoundError:
+        raise InputError("fuzzing needs hypothesis: pip install 'kvformat[fuzz]'") from None
+    if zoo:
+        if target is not None:
+            raise InputError("--zoo brings its own kernels; leave MODULE:FUNCTION out")
+        return _zoo(seeds, seed, only, budget, examples, as_json=as_json)
+    if target is None or mode is None:
+        raise InputError("name a candidate, MODULE:FUNCTION, and its --mode; or --zoo")
+    from kvformat.cli.recipes import find
+    from kvformat.fuzz.runner import fuzz as search
+
+    report = search(
+        target,
+        mode=mode,
+        recipe=find(recipe) if recipe else None,
+        layout=layout,
+        kind=kind,
+        budget=budget,
+        examples=examples,
+        seed=seed,
+        torch=torch,
+        order=order,
+        v_scales=v_scales,
+        head_dims=head_dim,
+        dtypes=dtype,
+        limit=limit,
+        database=_database(),
+    )
+    saved = _save(report, output)
+    if as_json:
+        return print_json({**report.to_json(), "saved": saved}, report.status)
+    say(str(report))
+    if saved is not None:
+        say(f"  reproduce: kvformat check {saved}")
+    if report.finding is not None:
+        say(f"  again: kvformat fuzz {printable(target)} --mode {mode} --seed {report.seed}")
+    return report.status
+
+
+def _database() -> Any:
+    from hypothesis import settings
+
+    return settings.default.database if settings.default is not None else None
+
+
+def _save(report: FuzzReport, output: str) -> str | None:
+    """The file that `kvformat check` shows the difference in, where a dump shows it."""
+    if report.check() is None:
+        return None
+    dump = report.dump()
+    assert dump is not None
+    try:
+        dump.save(Path(output))
+    except InputError as error:
+        complain(str(error))
+        return None
+    return output
+
+
+def _zoo(
+    seeds: int,
+    seed: int | None,
+    only: str | None,
+    budget: float | None,
+    examples: int | None,
+    *,
+    as_json: bool,
+) -> int:
+    from kvformat.cli import console
+    from kvformat.fuzz.zoo import scoreboard
+
+    if seeds < 1:
+        raise InputError(f"--seeds must be at least 1; got {seeds}")
+    first = 0 if seed is None else seed
+    with console.progress("zoo") as advance:
+        board = scoreboard.run(
+            tuple(range(first, first + seeds)), only=only, budget=budget, examples=examples, progress=advance
+        )
+    status = HOLDS if board.ok else DIFFERENCE
+    if not board.rows:
+        raise InputError(f"no kernel of the zoo has {only!r} in its name")
+    if as_json:
+        return print_json(board.to_json(), status if board.rows else CANNOT_JUDGE)
+    _print(board)
+    return status
+
+
+def _print(board: Scoreboard) -> None:
+    from kvformat.cli import console
+
+    table = console.grid(
+        "kernel", "mode", "caught", "slowest", "examples", "counterexample", right=("caught", "slowest", "examples")
+    )
+    for row in board.rows:
+        style = "" if row.ok else "bold red"
+        table.add_row(row.name, row.mode, row.caught, f"{row.slowest:.2f} s", str(row.examples), row.size, style=style)
+    console.stdout().print(table)
+    say(board.verdict)

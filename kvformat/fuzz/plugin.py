@@ -1,0 +1,58 @@
+"""The pytest plugin: a marker and a fixture, with which a kernel's own repository searches it in five lines.
+
+    @pytest.mark.kvformat(mode="int8_per_token_head", budget=10)
+    def test_my_writer(kvformat_fuzz):
+        kvformat_fuzz(my_writer)
+
+A counterexample goes to Hypothesis's example database, by the test's name, and comes first next time. Nothing of
+kvformat is loaded before a test asks for the fixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from kvformat.fuzz.report import FuzzReport
+
+_MARKER = (
+    "kvformat(mode, recipe=None, layout=None, budget=None, examples=None, seed=None, ...): what kvformat_fuzz searches"
+    " with, as kvformat.fuzz takes it"
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known, for --strict-markers."""
+    config.addinivalue_line("markers", _MARKER)
+
+
+@pytest.fixture
+def kvformat_fuzz(request: pytest.FixtureRequest) -> Callable[..., FuzzReport]:
+    """A function that searches a candidate, with the marker's options and its own, and fails the test if one is found.
+
+    It returns the report of a search that found nothing.
+    """
+    from hypothesis import settings
+
+    from kvformat.fuzz.runner import fuzz
+
+    options: dict[str, Any] = {}
+    for marker in reversed(list(request.node.iter_markers("kvformat"))):  # the nearest one last
+        if marker.args:
+            pytest.fail("the marker kvformat takes its options by name: mode=...", pytrace=False)
+        options |= marker.kwargs
+    kept = settings.default.database if settings.default is not None else None
+
+    def search(candidate: Any, **more: Any) -> FuzzReport:
+        given = {"database": kept, "key": request.node.nodeid, **options, **more}
+        if "mode" not in given:
+            pytest.fail("kvformat_fuzz needs a mode: @pytest.mark.kvformat(mode=...)", pytrace=False)
+        report = fuzz(candidate, **given)
+        if not report.ok:
+            pytest.fail(str(report), pytrace=False)
+        return report
+
+    return search

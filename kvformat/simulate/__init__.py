@@ -1,0 +1,1 @@
+"""What the lost bits do: attention through real page bytes, its certificates, and experiments on both."""

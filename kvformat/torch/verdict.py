@@ -1,0 +1,93 @@
+"""The verdict in a kernel's own tests: `assert_pages` on the tensors at hand, and `dump` to carry them elsewhere."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import torch
+
+from kvformat.errors import InputError
+from kvformat.layouts import Layout
+from kvformat.recipes import Recipe
+from kvformat.torch import arrays
+from kvformat.torch.adapters import Cache, layout_of, to_pages
+from kvformat.verify import Dump, check
+
+Scale = torch.Tensor | float | None
+
+
+def assert_pages(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    kv_cache: Cache,
+    slot_mapping: torch.Tensor,
+    *,
+    layout: str | Layout,
+    mode: str | None = None,
+    recipe: str | Recipe | None = None,
+    k_scale: Scale = None,
+    v_scale: Scale = None,
+    **options: Any,
+) -> None:
+    """Raise AssertionError, with the report of `kvformat.check`, unless the cache holds these tokens bit for bit.
+
+    key, value: (tokens, heads, head size), float32, float16 or bfloat16, as the writer was given them, on any device.
+    kv_cache: the engine's tensors in a form of `kvformat.torch.adapters`; it is read, not changed. slot_mapping:
+    integers (tokens,); padding is negative or left out at the end. layout: a `Layout`, or the name of one and a
+    `mode`; then order, block_size, v_scales and dtype may be given in `options`, and are otherwise read off the
+    tensors or the layout's defaults. recipe: by default the one that the layout's engine uses. k_scale, v_scale: what
+    the writer was given where the mode has a scale per tensor. Raises InputError where the tensors cannot be judged.
+    """
+    made = _dump(key, value, kv_cache, slot_mapping, layout, mode, recipe, k_scale, v_scale, "kvformat.torch", options)
+    report = check(made)
+    if not report.ok:
+        raise AssertionError(str(report))
+
+
+def dump(
+    path: str | os.PathLike[str],
+    key: torch.Tensor,
+    value: torch.Tensor,
+    kv_cache: Cache,
+    slot_mapping: torch.Tensor,
+    *,
+    layout: str | Layout,
+    mode: str | None = None,
+    recipe: str | Recipe | None = None,
+    k_scale: Scale = None,
+    v_scale: Scale = None,
+    producer: str = "kvformat.torch",
+    **options: Any,
+) -> None:
+    """Write the tensors as a dump that `kvformat check` judges anywhere; arguments as in `assert_pages`."""
+    _dump(key, value, kv_cache, slot_mapping, layout, mode, recipe, k_scale, v_scale, producer, options).save(path)
+
+
+def _dump(
+    key: torch.Tensor, value: torch.Tensor, kv_cache: Cache, slot_mapping: torch.Tensor, layout: str | Layout,
+    mode: str | None, recipe: str | Recipe | None, k_scale: Scale, v_scale: Scale, producer: str,
+    options: dict[str, Any],
+) -> Dump:  # fmt: skip
+    made = layout
+    if not isinstance(made, Layout):
+        if mode is None:
+            raise InputError(f"layout {made} has several modes; give mode, or a Layout")
+        made = layout_of(kv_cache, made, mode, key.shape[1], (key.shape[-1], value.shape[-1]), **options)
+    slots = arrays.copied(slot_mapping)
+    return Dump.from_arrays(
+        arrays.copied(key[: len(slots)]),
+        arrays.copied(value[: len(slots)]),
+        np.ascontiguousarray(arrays.copied(to_pages(kv_cache, made))),
+        slots,
+        layout=made,
+        recipe=recipe,
+        k_scale=_number(k_scale),
+        v_scale=_number(v_scale),
+        producer=producer,
+    )
+
+
+def _number(scale: Scale) -> np.float32 | None:
+    return None if scale is None else np.float32(float(scale))

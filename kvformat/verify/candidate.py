@@ -1,0 +1,39 @@
+"""Somebody else's function: called with the keywords that it takes, its failures told in one line."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kvformat.errors import InputError
+
+
+def keywords(function: Callable[..., Any]) -> frozenset[str] | None:
+    """The names that a function takes as keywords; None where it takes any, or does not say."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # compiled code without a signature
+        return frozenset()
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return None
+    return frozenset(each.name for each in parameters if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD))
+
+
+def call(function: Callable[..., Any], *arguments: Any, offered: Mapping[str, Any]) -> Any:
+    """What the function answers; of `offered` it gets the keywords it takes. Raises InputError for what it raises."""
+    taken = keywords(function)
+    given = {name: value for name, value in offered.items() if taken is None or name in taken}
+    try:
+        return function(*arguments, **given)
+    except Exception as error:  # whatever it raises
+        raise InputError(f"{_name(function)} raised {_told(error)}") from error
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def _told(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,0 +1,26 @@
+"""Kernels run in Triton's interpreter here. Without torch or triton, which engines pin, one line says what is left out.
+
+Ahead-of-time compilation, which the interpreter rules out, is left to a process of its own: test_contracts.py.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+import pytest
+
+os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported, which no other test's process does
+
+_MISSING = [name for name in ("torch", "triton") if find_spec(name) is None]
+_LEFT_OUT = f"tests/torch: the GPU kernels, as {' and '.join(_MISSING)} is missing; get it: pip install torch"
+
+if _MISSING and os.environ.get("KVFORMAT_TORCH"):
+    pytest.exit(f"KVFORMAT_TORCH is set, but {_LEFT_OUT}", returncode=1)
+# what imports torch cannot even be collected without it
+collect_ignore_glob = ["test_*.py"] if _MISSING else []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _MISSING:
+        terminalreporter.write_line(f"left out: {_LEFT_OUT}")

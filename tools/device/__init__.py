@@ -1,0 +1,1 @@
+"""The parts of tools/device_check.py."""

@@ -1,0 +1,139 @@
+"""Measure every case of kvformat/simulate/model/cases.py on SmolLM2-135M and write spec/accuracy/measured.json.
+
+    python tools/fetch_model.py
+    python tools/measure_model.py --work DIR        about an hour on one core; goes on where it stopped
+
+Each (chunk, case) is kept in DIR as it is done. The text is the excerpt that ships with the package: chunks of 512
+tokens in order, then one of 2,048 for the longest context; the scales that are calibrated come from 512 tokens behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import platform
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import kvformat
+from kvformat.simulate.model import fetched
+from kvformat.simulate.model.cases import BASE, CASES, Case
+from kvformat.simulate.model.measure import Bench, Chunk, as_json, table_row
+from kvformat.simulate.model.text import EXCERPT, chunks, excerpt, tokenize
+from kvformat.simulate.model.weights import load
+
+TARGET = Path(__file__).resolve().parents[1] / "spec" / "accuracy" / "measured.json"
+CHUNKS, LENGTH, LONG = 4, 512, 2048
+#: what the long context is measured for
+LONG_CASES = ("INT8 per token head", "FP8 per token head", "FP8 per tensor, calibrated", "NVFP4, calibrated")
+#: positions are reported in bins that double
+EDGES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+
+
+def keep(path: Path, chunk: Chunk) -> None:
+    """Store one result; the file is there whole or not at all."""
+    part = path.with_suffix(".part")
+    with part.open("wb") as file:
+        np.savez(
+            file,
+            kl=chunk.kl,
+            nll=chunk.nll,
+            base_nll=chunk.base_nll,
+            same=chunk.same,
+            layers=json.dumps(list(chunk.layers)),
+        )
+    part.replace(path)
+
+
+def kept(path: Path) -> Chunk:
+    """A result that `keep` stored."""
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in ("kl", "nll", "base_nll", "same")}
+        return Chunk(**arrays, layers=json.loads(str(file["layers"])))
+
+
+def run(work: Path, bench: Bench, pieces: list, names: tuple[str, ...]) -> None:
+    """Run the cases that `work` does not hold yet."""
+    chosen = [case for case in CASES if case.name in names]
+    for index, tokens in enumerate(pieces):
+
+        def path(case: Case, index: int = index, tokens: np.ndarray = tokens) -> Path:
+            return work / f"{len(tokens)}-{index}-{case.name.replace(' ', '_').replace(',', '')}.npz"
+
+        if all(path(case).exists() for case in (BASE, *chosen)):
+            continue
+        for case, chunk in bench.chunks(tokens, chosen, watch=index == 0, skip=lambda case: path(case).exists()):
+            keep(path(case), chunk)
+            print(f"{len(tokens)}-{index} {case.name}: KL {chunk.kl.mean():.5f}", flush=True)
+
+
+def results(work: Path, name: str, length: int, count: int) -> list[Chunk]:
+    """All chunks of a case."""
+    stem = name.replace(" ", "_").replace(",", "")
+    return [kept(work / f"{length}-{index}-{stem}.npz") for index in range(count)]
+
+
+def by_position(found: list[Chunk]) -> list[dict[str, float]]:
+    """Mean KL in bins of positions; position p is that of the token whose successor is predicted."""
+    kl = np.stack([chunk.kl for chunk in found])
+    bins = []
+    for start, stop in zip((0, *EDGES), EDGES, strict=False):
+        part = kl[:, start:stop]
+        if part.size:
+            bins.append({"start": start, "stop": min(stop, kl.shape[1]), "kl": float(part.mean())})
+    return bins
+
+
+def by_layer(chunk: Chunk) -> list[dict[str, float]]:
+    """What each layer's own K and V do to its attention, on the first chunk; four digits."""
+    return [{name: float(f"{value:.4g}") for name, value in layer.items()} for layer in chunk.layers]
+
+
+def main() -> int:
+    """Run one command line and return its exit status."""
+    parser = argparse.ArgumentParser(description="Measure the cases on SmolLM2-135M.")
+    parser.add_argument("--work", type=Path, required=True, help="where results are kept while it runs")
+    parser.add_argument("--model", type=Path, default=fetched.path(), help="the GGUF file")
+    parser.add_argument("--output", type=Path, default=TARGET, help="instead of spec/accuracy/measured.json")
+    arguments = parser.parse_args()
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    model = load(arguments.model)
+    text = excerpt()
+    tokens = tokenize(arguments.model, text)
+    pieces = chunks(tokens, CHUNKS, LENGTH)
+    long = [tokens[:LONG]]
+    bench = Bench(model, tokens[LONG : LONG + LENGTH])
+    names = tuple(case.name for case in CASES)
+    run(arguments.work, bench, pieces, names)
+    run(arguments.work, bench, long, LONG_CASES)
+    rows = [table_row(model, case, results(arguments.work, case.name, LENGTH, CHUNKS)) for case in (BASE, *CASES)]
+    document = {
+        "command": "python tools/measure_model.py",
+        "versions": {"kvformat": kvformat.__version__, "python": platform.python_version(), "numpy": np.__version__},
+        "seed": "none: the text is teacher forced; the biases of profile qwen_edge are seeded by their layer",
+        "model_file": {
+            "name": arguments.model.name,
+            "sha256": hashlib.sha256(arguments.model.read_bytes()).hexdigest(),
+        },
+        "text": {
+            "name": EXCERPT,
+            "sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "chunks": CHUNKS,
+            "tokens": LENGTH,
+        },
+        "rows": [as_json(row) for row in rows],
+        "layers": {name: by_layer(results(arguments.work, name, LENGTH, 1)[0]) for name in LONG_CASES},
+        "positions": {name: by_position(results(arguments.work, name, LENGTH, CHUNKS)) for name in LONG_CASES},
+        "positions_long": {name: by_position(results(arguments.work, name, LONG, 1)) for name in LONG_CASES},
+    }
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    arguments.output.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"{len(rows)} rows written to {arguments.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
