@@ -25,7 +25,13 @@ EXACT = [
     and not is_approximate(recipe(name)) and recipe(name).mode != "none"
 ]  # fmt: skip
 #: one for each kind of arithmetic, without a kernel for each recipe of the catalogue
-FEW = ("golden/int8_per_token_head", "vllm-0.33/csrc-reciprocal/fp8_per_tensor", "torchao-0.18/nvfp4")
+#: modelopt: on these inputs its bytes are golden's, and so are those of so many faults that it was once crowded out
+FEW = (
+    "golden/int8_per_token_head",
+    "vllm-0.33/csrc-reciprocal/fp8_per_tensor",
+    "torchao-0.18/nvfp4",
+    "modelopt-0.47/nvfp4",
+)
 
 
 def random_inputs():
