@@ -84,9 +84,8 @@ def made_probe(mode, dtype):
     return probe(mode, dtype=dtype)
 
 
-@pytest.mark.parametrize("name", FEW)
-def test_a_probe_tells_a_few_recipes_from_all_others(name):
-    is_alone(name)
+def test_a_probe_tells_a_recipe_from_all_others():
+    is_alone(FEW[0])
 
 
 @pytest.mark.slow
