@@ -2,7 +2,8 @@
 
 K and V are read by the kernel that gathers, so each value is exactly what `gather_pages` gives; only the attention
 around them is rounded. How far it can be off, with u = 2^-24, gamma(n) = n u / (1 - n u), D the head size, N tokens in
-tiles of T, S splits, and exp2 within 2^-21 of itself (ex2.approx.f32 is within 2^-22, v_exp_f32 within 1 ulp):
+tiles of T, S splits, and exp2 within 2^-21 of itself (ex2.approx.ftz.f32 is within 2^-22, v_exp_f32 within 1 ulp; what
+they flush is below 2^-126, where the largest weight is 1):
 
 * a logit t_j = log2(e) tau q.k_j is off by at most gamma(D + 3) log2(e) tau sum_c |q_c k_jc|: D products and sums in
   any order, fused or not, and the constant log2(e) tau, rounded once.
