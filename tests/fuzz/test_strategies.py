@@ -66,11 +66,11 @@ def test_the_simplest_tensor_is_one_row_of_zeros():
 
 
 def test_what_fails_shrinks_to_the_elements_that_matter():
-    wanted = strategies.kv_tensors("int8_per_token_head", finite=True)
-    alone = settings(database=None, max_examples=2000)
-    x = find(wanted, lambda x: np.count_nonzero(x > 0.25) >= 2, random=Random(0), settings=alone)
-    assert x.shape == (1, 1, 16)
-    assert np.count_nonzero(x) <= 8
+    # of five searches most end there; now and then one is caught in a row that has no smaller neighbour
+    wanted, alone = strategies.kv_tensors("int8_per_token_head", finite=True), settings(database=None)
+    found = [find(wanted, lambda x: np.count_nonzero(x) >= 2, random=Random(i), settings=alone) for i in range(5)]
+    assert sorted(np.count_nonzero(x) for x in found)[2] <= 3
+    assert sorted(x.size for x in found)[2] == 16
 
 
 @pytest.mark.parametrize("special", [np.isnan, np.isinf, lambda x: np.signbit(x) & (x == 0)], ids=["nan", "inf", "-0"])

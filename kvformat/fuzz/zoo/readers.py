@@ -117,7 +117,7 @@ class RightReader(Reader):
 class BlockTableIgnored(Reader):
     """The blocks of a sequence are taken to be 0, 1, 2, ..."""
 
-    fault, source = "block-table", "vllm-project/vllm#47056"
+    fault, source = "block-table", "NVIDIA/TensorRT-LLM#18957, NVIDIA/TensorRT-LLM#19192"
 
     def block(self, block_table: Array, index: int) -> int:
         return index
@@ -267,7 +267,7 @@ class TopBinadeReadAsNan(Reader):
 class IntegersUnsigned(Reader):
     """int8 codes are read as unsigned bytes."""
 
-    fault, source = "wrong-format", "vllm-project/vllm#47056"
+    fault, source = "wrong-format", "vLLM 0.33 vllm/utils/torch_utils.py L40-66 (int8 or uint8 storage, by mode)"
     modes = (INT8,)
 
     def integers(self, codes: Array) -> Array:
