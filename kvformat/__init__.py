@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kvformat.verify import check as check
     from kvformat.verify import diagnose as diagnose
     from kvformat.verify import lint as lint
+    from kvformat.verify import probe as probe
 
 __version__ = "0.1.0"
 
@@ -56,6 +57,7 @@ _HOMES = {
     "check": "kvformat.verify",
     "diagnose": "kvformat.verify",
     "lint": "kvformat.verify",
+    "probe": "kvformat.verify",
     "fuzz": "kvformat.fuzz",
 }
 

@@ -114,7 +114,7 @@ def places(layout: Layout, side: Side, pages: torch.Tensor) -> tuple[Place, Plac
     (segment,) = layout.segments(side)
     if len(segment.codes) > 1 or len(segment.scales) > 1:
         raise InputError(f"layout {layout.name} holds {side.upper()} in several pieces; use CPU tensors")
-    codes, *scales = (place(region, pages.stride(0)) for region in (*segment.codes, *segment.scales))
+    codes, *scales = (place(region, pages.stride(0), pages.data_ptr()) for region in (*segment.codes, *segment.scales))
     return codes, scales[0] if scales else None
 
 
@@ -136,8 +136,8 @@ def write(
     hardware: bool = False,
 ) -> None:
     """Quantize x (tokens, heads, dims) into the slots of `pages`, uint8 (num_blocks, page_bytes), rows contiguous."""
-    num_slots, grid = pages.shape[0] * layout.block_size, x.shape[0] * x.shape[1]
-    if not grid:
+    num_slots, rows = pages.shape[0] * layout.block_size, x.shape[0] * x.shape[1]
+    if not rows:
         return
     codes, scales = places(layout, side, pages)
     geometry = {"BLOCK_SIZE": layout.block_size, "HEADS": x.shape[1], "DIMS": x.shape[2]}
@@ -145,7 +145,7 @@ def write(
         assert layout.dtype is not None
         shape, dtype = Shape.of(x.shape[2], 0), name_of(x.dtype)
         _launch(
-            kernels.write_values, grid, shape, (patterns(x), slots, pages, errors, grid, num_slots, *x.stride()),
+            kernels.write_values, rows, shape, (patterns(x), slots, pages, errors, rows, num_slots, *x.stride()),
             DTYPE=dtype, STORED=layout.dtype, NARROW=_narrowing(layout.dtype), PLACE=codes, **geometry,
         )  # fmt: skip
         return
@@ -172,17 +172,9 @@ def quantize(
         )
         scale_place = dense(heads, columns * scales.element_size(), scales.element_size())
     geometry = {"BLOCK_SIZE": 1, "HEADS": heads, "DIMS": dims}
-    places = (dense(heads, dims, 1), scale_place)
-    _write(
-        x,
-        recipe,
-        outer,
-        (None, codes, scales.view(torch.uint8), None, tokens),
-        places,
-        geometry,
-        packed=False,
-        hardware=False,
-    )
+    both = (dense(heads, dims, 1), scale_place)
+    into = (None, codes, scales.view(torch.uint8), None, tokens)
+    _write(x, recipe, outer, into, both, geometry, packed=False, hardware=False)
     one = torch.ones(1, dtype=torch.float32, device=x.device)
     if inner is None:
         return codes, torch.empty(0, device=x.device) if outer is None else outer.reshape(1), one
@@ -201,12 +193,12 @@ def _write(
     hardware: bool,
 ) -> None:
     slots, codes, scales, errors, num_slots = into
-    grid, dtype = x.shape[0] * x.shape[1], name_of(x.dtype)
+    rows, dtype = x.shape[0] * x.shape[1], name_of(x.dtype)
     how: Quantizer = quantizer(recipe, dtype)
     shape = Shape.of(x.shape[2], _group(recipe))
-    arguments = (patterns(x), slots, outer, codes, scales, errors, grid, num_slots, *x.stride())
+    arguments = (patterns(x), slots, outer, codes, scales, errors, rows, num_slots, *x.stride())
     _launch(
-        kernels.write_rows, grid, shape, arguments,
+        kernels.write_rows, rows, shape, arguments,
         DTYPE=dtype, HOW=how, CODES=places[0], SCALES=places[1], PACKED=packed, HARDWARE=hardware, **geometry,
     )  # fmt: skip
 
@@ -255,12 +247,12 @@ def _gather(
     block_size: int,
 ) -> None:
     blocks, outer, codes, scales, errors, num_blocks = read
-    grid, name = out.shape[0] * out.shape[1], name_of(out.dtype)
-    if not grid:
+    rows, name = out.shape[0] * out.shape[1], name_of(out.dtype)
+    if not rows:
         return
     _launch(
-        kernels.gather_rows, grid, Shape(max(1, _ELEMENTS // how.padded), *how.tile),
-        (patterns(out), blocks, outer, codes, scales, errors, grid, num_blocks),
+        kernels.gather_rows, rows, Shape(max(1, _ELEMENTS // how.padded), *how.tile),
+        (patterns(out), blocks, outer, codes, scales, errors, rows, num_blocks),
         OUT=name, NARROW=_narrowing(name), STORED=how.stored, HOW=how.how, CODES=how.codes, SCALES=how.scales,
         BLOCK_SIZE=block_size, HEADS=out.shape[1], DIMS=how.dims, PACKED=how.packed,
     )  # fmt: skip
@@ -271,11 +263,11 @@ def tensor_scale(x: torch.Tensor, recipe: Recipe) -> torch.Tensor | None:
     level = outer_level(recipe.for_input(name_of(x.dtype)))
     if level is None:
         return None
-    how, grid, shape = scaler(level), x.shape[0] * x.shape[1], Shape.of(x.shape[2], 0)
-    count = triton.cdiv(grid, shape.rows)
+    how, rows, shape = scaler(level), x.shape[0] * x.shape[1], Shape.of(x.shape[2], 0)
+    count = triton.cdiv(rows, shape.rows)
     partial = torch.empty((count, len(how.reductions)), dtype=torch.float32, device=x.device)
     _launch(
-        kernels.reduce_rows, grid, shape, (patterns(x), partial, grid, *x.stride()),
+        kernels.reduce_rows, rows, shape, (patterns(x), partial, rows, *x.stride()),
         DTYPE=name_of(x.dtype), HOW=how, HEADS=x.shape[1], DIMS=x.shape[2],
     )  # fmt: skip
     scale = torch.empty(1, dtype=torch.float32, device=x.device)

@@ -94,6 +94,7 @@ def write_pages(
     from kvformat.torch import launch
 
     errors, _ = flags(key.device)
+    slot_mapping = slot_mapping.contiguous()
     for side in SIDES:
         launch.write(made, rows[side], side, pages, slot_mapping, how, scales[side], errors, hardware=hardware)
     if debug:
@@ -151,6 +152,7 @@ def gather_pages(
     from kvformat.torch import launch
 
     _, errors = flags(pages.device)
+    block_table = block_table.contiguous()
     key, value = (
         launch.gather(made, pages, side, block_table, seq_len, how, scales[side], errors, out_dtype) for side in SIDES
     )

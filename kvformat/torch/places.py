@@ -37,7 +37,7 @@ class Place(NamedTuple):
     row_bytes: int
     #: of an entry, a byte for those of 4 bits
     entry: Unit
-    #: the largest power of two, at most 16, that divides every offset and stride
+    #: the largest power of two, at most 16, that divides every address, offset and stride
     width: int
     #: what one store instruction is given: `entry`, 1 where that is not aligned, or several scales in one word
     word: Unit
@@ -45,8 +45,11 @@ class Place(NamedTuple):
     piece: Unit
 
 
-def place(region: Region, page_bytes: int) -> Place:
-    """A region of pages that are `page_bytes` apart. Raises InputError for entries that are not bytes or nibbles."""
+def place(region: Region, page_bytes: int, base: int = 0) -> Place:
+    """A region of pages that are `page_bytes` apart, the first one at address `base`.
+
+    Raises InputError for entries that are not whole bytes or nibbles, low bits first.
+    """
     entry = max(region.bits, 8) // 8
     if region.high_first or region.copies != 1:
         raise InputError(
@@ -55,6 +58,7 @@ def place(region: Region, page_bytes: int) -> Place:
     if region.bits not in (4, 8, 16, 32):
         raise InputError(f"{region.name}: kernels store entries of 4, 8, 16 or 32 bits; these have {region.bits}")
     return _place(
+        base=base,
         offset=region.offset,
         page=page_bytes,
         slot=_in_bytes(region, region.slot),
@@ -69,6 +73,7 @@ def place(region: Region, page_bytes: int) -> Place:
 def dense(heads: int, row_bytes: int, entry: int) -> Place:
     """Rows one behind the other: (tokens, heads, row_bytes), a token being a page of one slot."""
     return _place(
+        base=0,
         offset=0,
         page=heads * row_bytes,
         slot=(Digit(1, 0),),
@@ -81,11 +86,12 @@ def dense(heads: int, row_bytes: int, entry: int) -> Place:
 
 
 def _place(
-    *, offset: int, page: int, slot: Digits, head: Digits, byte: Digits, row_bytes: int, entry: int, scales: bool
-) -> Place:
+    *, base: int, offset: int, page: int, slot: Digits, head: Digits, byte: Digits, row_bytes: int, entry: int,
+    scales: bool,
+) -> Place:  # fmt: skip
     strides = [stride for digits in (slot, head, byte[:-1]) for size, stride in digits if size > 1]
     run = byte[-1].size
-    width = gcd(16, offset, page, run, *strides)
+    width = gcd(16, base, offset, page, run, *strides)
     word = entry if width % entry == 0 else 1
     if scales and width > entry:
         word = min(width, 8)  # a scale alone is narrower than a store can be

@@ -86,7 +86,7 @@ def test_the_version_is_the_package_s(capsys):
     assert capsys.readouterr().out == f"{__version__}\n"
 
 
-@pytest.mark.parametrize("command", ["check", "explain", "table", "layout", "sweep"])
+@pytest.mark.parametrize("command", ["check", "diagnose", "explain", "layout", "lint", "sweep", "table"])
 def test_every_command_explains_itself_and_knows_json(capsys, command):
     assert main([command, "--help"]) == 0
     assert "--json" in capsys.readouterr().out

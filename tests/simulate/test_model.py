@@ -146,6 +146,7 @@ def test_no_model_says_who_fetches_it(tmp_path, capsys):
     assert "tools/fetch_model.py" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_layers_asked_for_must_be_there(path):
     from kvformat.simulate.model.weights import load
 

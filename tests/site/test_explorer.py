@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from fractions import Fraction
 from pathlib import Path
 
@@ -235,6 +236,6 @@ def test_keys_move_from_byte_to_byte(explorer):
 
 
 def test_at_least_500_cases_were_compared_with_the_command_line():
-    if not all(CASES.values()):
-        pytest.skip("counts only where all tests of this file ran")
+    if not all(CASES.values()) and os.environ.get("KVFORMAT_SITE") != "1":
+        pytest.skip("counts only where all tests of this file ran in one process")
     assert sum(CASES.values()) >= 500

@@ -13,7 +13,7 @@ import pytest
 os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported, which no other test's process does
 
 _MISSING = [name for name in ("torch", "triton") if find_spec(name) is None]
-_LEFT_OUT = f"tests/torch: the GPU kernels, as {' and '.join(_MISSING)} is missing; get it: pip install torch"
+_LEFT_OUT = f"tests/torch (the GPU kernels), for want of {' and '.join(_MISSING)}; get it: pip install torch triton"
 
 if _MISSING and os.environ.get("KVFORMAT_TORCH"):
     pytest.exit(f"KVFORMAT_TORCH is set, but {_LEFT_OUT}", returncode=1)

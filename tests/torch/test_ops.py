@@ -231,6 +231,16 @@ def test_operators_by_kernels_are_the_caches(mode):
 
 @through_kernels
 @pytest.mark.usefixtures("on_device")
+def test_slots_may_be_strided_and_of_32_bits():
+    pages = [new_pages("int8_per_token_head"), new_pages("int8_per_token_head")]
+    write(pages=pages[0])
+    write(pages=pages[1], slot_mapping=SLOTS.to(torch.int32).repeat_interleave(2)[::2])
+    assert pages[0].any()
+    assert torch.equal(*pages)
+
+
+@through_kernels
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("recipe", MODES)
 def test_quantize_by_kernels_is_kvformats(recipe):
     test_quantize_and_dequantize_are_kvformats(recipe)

@@ -222,3 +222,24 @@ def test_layouts_that_kernels_do_not_know_are_refused_in_one_line():
             np.testing.assert_array_equal(pages.numpy(), cache.pages, err_msg=f"{name} {mode}")
             known += 1
     assert known > 10
+
+
+@pytest.mark.parametrize("config", [CONFIGS[2], CONFIGS[6], CONFIGS[13]], ids=str)
+@pytest.mark.parametrize("start", [1, 2, 4, 8])
+def test_pages_at_an_address_that_is_no_multiple_of_a_store_are_stored_narrower(config, start):
+    made = kvf.layout(config.name, **config.arguments)
+    memory = torch.zeros(16 + BLOCKS * made.page_bytes, dtype=torch.uint8)
+    assert memory.data_ptr() % 16 == 0
+    pages = memory[start : start + BLOCKS * made.page_bytes].view(BLOCKS, made.page_bytes)
+    codes, scales = launch.places(made, "k", pages)
+    for place in filter(None, (codes, scales)):
+        assert start % place.word.size == 0
+        assert start % place.width == 0
+    x, slots = torch.ones(1, HEADS, config.head_size), torch.tensor([5])
+    scale = torch.ones(1) if kvf.recipe(config.mode).outer else None
+    errors = torch.zeros(1, dtype=torch.int64)
+    launch.write(made, x, "k", pages, slots, kvf.recipe(config.mode), scale, errors)
+    plain = torch.zeros(BLOCKS, made.page_bytes, dtype=torch.uint8)
+    launch.write(made, x, "k", plain, slots, kvf.recipe(config.mode), scale, errors)
+    assert torch.equal(pages, plain)
+    assert plain.any()

@@ -107,5 +107,5 @@ def test_the_example_in_the_readme_reaches_its_verdict():
             rows = torch.cat([codes, scale.view(torch.int8)], -1)
             kv_cache[slots // 16, :, slots % 16, side * 132 : (side + 1) * 132] = rows
 
-    with pytest.raises(AssertionError, match="DIFFERS: vllm-0[.]33/triton/int8_per_token_head in vllm-0[.]33 HND"):
+    with pytest.raises(AssertionError, match=r"DIFFERS: vllm-0[.]33/triton/int8_per_token_head in vllm-0[.]33 HND"):
         exec(compile(example, "README.md", "exec"), {"my_kernel": my_kernel})

@@ -64,7 +64,7 @@ def probe(
     wanted = _dtype(dtype)
     generator = np.random.default_rng(seed)
     scales = dict(zip(SIDES, _SCALES.get(kind.name, (None, None)), strict=True))
-    pool = {side: _pool(generator, made, wanted, scales[side]) for side in SIDES}
+    pool = {side: _pool(generator, made, wanted, scales[side], finite=side == "v") for side in SIDES}
     chosen = _separating(made, pool, scales)
     blocks = -(-_TOKENS // block_size) + 2
     slots = generator.permutation((blocks - 2) * block_size)[:_TOKENS] + block_size
@@ -85,12 +85,16 @@ def _dtype(dtype: DTypeLike) -> np.dtype[Any]:
 # --- the tokens to choose from --------------------------------------------------------------------------------------
 
 
-def _pool(generator: Any, made: Layout, dtype: np.dtype[Any], scale: float | None) -> Array:
-    """K or V (tokens, heads, dims): special rows, rows on the borders between codes, ordinary rows."""
+def _pool(generator: Any, made: Layout, dtype: np.dtype[Any], scale: float | None, *, finite: bool) -> Array:
+    """K or V (tokens, heads, dims): special rows, rows on the borders between codes, ordinary rows.
+
+    finite: no NaN and no Inf, which in some recipes spoil a scale of the whole tensor, and what it would have shown.
+    """
     heads, dims = made.num_kv_heads, made.head_size
     special = np.stack([np.stack([row] * heads) for row in _special(generator, dims, scale)])
     special[:, 1::2] *= np.float32(0.75)  # no two heads alike
-    special[:, :-1][~np.isfinite(special[:, :-1])] = 1  # one head is enough: a NaN may spoil more than its own row
+    spared = special if finite else special[:, :-1]  # one head is enough: a NaN may spoil more than its own row
+    spared[~np.isfinite(spared)] = 1
     ordinary = generator.normal(size=(_POOL // 8, heads, dims)) * 2.0 ** generator.integers(
         -6, 7, (_POOL // 8, heads, 1)
     )

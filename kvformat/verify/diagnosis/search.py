@@ -151,17 +151,27 @@ class _Search:
         # of equals the plainest, then the first
         order = np.lexsort((np.arange(total.size), departures.reshape(-1), total.reshape(-1)))
         approximate = np.repeat([is_approximate(each.recipe) for each in arithmetics], total.shape[1])
-        chosen = dict.fromkeys([*order[:_CLOSE].tolist(), *order[approximate[order]][: 2 * _BOUNDED].tolist()])
-        found = []
-        for flat in chosen:
-            a, g = divmod(flat, total.shape[1])
-            options = [(a, g), (a, 0), (0, g), (0, 0)]
-            choices = {side: self.sheet.plain(side, Choice(*options[int(picked[side][a, g])])) for side in SIDES}
-            if a in (each.arithmetic for each in choices.values()) and g in (
-                each.geometry for each in choices.values()
-            ):
-                found.append(Candidate(choices, int(total[a, g]), int(departures[a, g])))
-        return found
+        found: dict[int, Candidate] = {}
+        for wanted, most in ((order, _CLOSE), (order[approximate[order]], 2 * _BOUNDED)):
+            taken = 0
+            for flat in wanted.tolist():
+                a, g = divmod(flat, total.shape[1])
+                candidate = self._candidate(a, g, picked, int(total[a, g]), int(departures[a, g]))
+                if candidate is not None:
+                    found[flat] = candidate
+                    taken += 1
+                if taken == most:
+                    break
+        return list(found.values())
+
+    def _candidate(
+        self, a: int, g: int, picked: dict[Side, NDArray[np.int64]], cost: int, departures: int
+    ) -> Candidate | None:
+        """The hypothesis of an arithmetic and a geometry; None if no side has one of them, so it is another entry."""
+        options = [(a, g), (a, 0), (0, g), (0, 0)]
+        choices = {side: self.sheet.plain(side, Choice(*options[int(picked[side][a, g])])) for side in SIDES}
+        used = [{each.arithmetic for each in choices.values()}, {each.geometry for each in choices.values()}]
+        return Candidate(choices, cost, departures) if a in used[0] and g in used[1] else None
 
     def _totals(self) -> tuple[NDArray[np.int64], dict[Side, NDArray[np.int64]]]:
         """What each pair of an arithmetic and a geometry costs, and which of the two each side has."""

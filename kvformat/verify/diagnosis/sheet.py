@@ -76,8 +76,11 @@ class Sheet:
         self._distinct: dict[tuple[Side, Any], int] = {}
         #: by side, the row of `_made` that an arithmetic has; -1 where it depends on what is found
         self._place: dict[Side, list[int]] = {side: [] for side in SIDES}
+        #: what the rows of `_made` cost in each geometry, as far as that was counted; and those that depend
+        self._counted: dict[Side, list[list[int]]] = {side: [] for side in SIDES}
         self._cost: dict[Side, list[Counts]] = {side: [] for side in SIDES}
-        self._joint: dict[tuple[int, int], Counts] = {}
+        self._joint: dict[tuple[int, int, int], int] = {}
+        self._right: dict[tuple[Side, int], bool] = {}
 
     def add(self, candidate: Arithmetic) -> bool:
         """Take an arithmetic on the sheet, unless it does not apply or changes nothing."""
@@ -148,25 +151,32 @@ class Sheet:
         a, g = choice.arithmetic, choice.geometry
         if self._place[side][a] == self._place[side][0] >= 0 and self.arithmetics[a].fault:
             a = 0
-        if not self.geometries[g].places.coupled and self.geometries[g].places.same_as(self.geometries[0].places, side):
-            g = 0
-        return Choice(a, g)
+        return Choice(a, 0 if self._lies_right(side, g) else g)
+
+    def _lies_right(self, side: Side, g: int) -> bool:
+        """Whether a geometry leaves a side where it belongs."""
+        if (side, g) not in self._right:
+            places = self.geometries[g].places
+            self._right[side, g] = not places.coupled and places.same_as(self.geometries[0].places, side)
+        return self._right[side, g]
 
     def costs(self) -> dict[Side, Counts]:
         """By side, (arithmetics, geometries): wrong bytes times 2^32, plus bytes that are not predicted."""
         table: dict[Side, Counts] = {}
         for side in SIDES:
-            distinct = np.array([
-                [0 if found.contested.ids.size else self._cost_of(side, rows, found) for found in self.found]
-                for rows in self._made[side]
-            ], np.int64).reshape(-1, len(self.found))  # fmt: skip
+            counted = self._counted[side]
+            for rows in self._made[side][len(counted) :]:
+                counted.append(
+                    [0 if found.contested.ids.size else self._cost_of(side, rows, found) for found in self.found]
+                )
+            distinct = np.array(counted, np.int64).reshape(-1, len(self.found))
             fitted = iter(self._cost[side])
             table[side] = np.array([distinct[p] if p >= 0 else next(fitted) for p in self._place[side]])
         for g, found in enumerate(self.found):
             if not found.contested.ids.size:
                 continue
             for a in range(len(self.arithmetics)):
-                table["k"][a, g] = self._contested_cost(a, found) if self._place["k"][a] >= 0 else _WRONG << 20
+                table["k"][a, g] = self._contested_cost(a, g)
                 table["v"][a, g] = 0
         return table
 
@@ -174,14 +184,18 @@ class Sheet:
         wrong, unknown = found.masks(side, rows)
         return _WRONG * sum(map(_count, wrong)) + sum(map(_count, unknown))
 
-    def _contested_cost(self, a: int, found: Found) -> int:
+    def _contested_cost(self, a: int, g: int) -> int:
         """Of bytes that several rows lie on one row explains the byte and the others are lost, or none does."""
-        key = self._place["k"][a], self._place["v"][a]
-        masks = [found.masks(side, self._made[side][place]) for side, place in zip(SIDES, key, strict=True)]
-        wrong = np.concatenate([mask.reshape(-1) for side in masks for mask in side[0]])
-        unknown = sum(_count(mask) for side in masks for mask in side[1])
-        lost = found.contested.lost(wrong)
-        return _WRONG * _count(wrong & ~lost) + unknown
+        places = self._place["k"][a], self._place["v"][a]
+        if min(places) < 0:
+            return _WRONG << 20
+        if (*places, g) not in self._joint:
+            found = self.found[g]
+            masks = [found.masks(side, self._made[side][place]) for side, place in zip(SIDES, places, strict=True)]
+            wrong = np.concatenate([mask.reshape(-1) for side in masks for mask in side[0]])
+            unknown = sum(_count(mask) for side in masks for mask in side[1])
+            self._joint[*places, g] = _WRONG * _count(wrong & ~found.contested.lost(wrong)) + unknown
+        return self._joint[*places, g]
 
     # --- a per-tensor scale that fits -----------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ import pytest
 
 from kvformat import diagnose
 from kvformat.verify.diagnosis import FAULTS
-from kvformat.verify.diagnosis.probe import probe
 from tests.verify.diagnosis.by_hand import (
     BF16,
     BLOCK,
@@ -31,6 +30,7 @@ from tests.verify.diagnosis.by_hand import (
     spread,
     write,
 )
+from tests.verify.diagnosis.test_probe import made_probe
 
 PT, PTH, INT8, NVFP4 = "fp8_per_tensor", "fp8_per_token_head", "int8_per_token_head", "nvfp4"
 
@@ -168,7 +168,7 @@ def test_a_fault_of_arithmetic_is_named_first_and_alone(fault, mode, faulty):
 
 @pytest.mark.parametrize("fault, mode, faulty", cases(ON_PROBES))
 def test_a_probe_shows_what_other_inputs_hide(fault, mode, faulty):
-    made = probe(mode)
+    made = made_probe(mode)
     scales = made.k_scale, made.v_scale
     sides = [side.astype(F32) for side in (made.key, made.value)]
     if mode in (INT8, NVFP4):

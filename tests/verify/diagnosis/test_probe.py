@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 
-from kvformat import Dump, InputError, PagedCache, diagnose
+from kvformat import Dump, InputError, PagedCache, diagnose, probe
 from kvformat.modes import MODES
 from kvformat.verify.diagnosis.catalogue import variants
-from kvformat.verify.diagnosis.probe import PRODUCER, probe
+from kvformat.verify.diagnosis.probe import PRODUCER
+
+
+@cache
+def made_probe(mode):
+    return probe(mode)
 
 
 def filled(made, recipe=None):
@@ -25,7 +32,7 @@ def filled(made, recipe=None):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_probe_leaves_room_for_rows_that_lie_one_slot_or_block_away(mode):
-    made = probe(mode)
+    made = made_probe(mode)
     assert (made.producer, made.tokens, made.mode) == (PRODUCER, 64, mode)
     blocks = set(made.slot_mapping // made.layout.block_size)
     assert blocks == set(range(1, len(made.pages) - 1))
@@ -34,21 +41,21 @@ def test_a_probe_leaves_room_for_rows_that_lie_one_slot_or_block_away(mode):
 
 
 def test_a_probe_is_the_same_every_time():
-    first, second = probe("nvfp4"), probe("nvfp4")
+    first, second = probe("int8_per_token_head"), made_probe("int8_per_token_head")
     assert first.key.tobytes() == second.key.tobytes()
     assert first.slot_mapping.tolist() == second.slot_mapping.tolist()
 
 
 def test_the_per_tensor_scales_are_no_powers_of_two():
     for mode in ("fp8_per_tensor", "nvfp4"):
-        made = probe(mode)
+        made = made_probe(mode)
         for scale in (made.k_scale, made.v_scale):
             assert np.frexp(scale)[0] != 0.5
 
 
 @pytest.mark.parametrize("mode", ["int8_per_token_head", "fp8_per_token_head", "nvfp4"])
 def test_a_probe_run_names_what_it_cannot_tell_apart_and_why(mode):
-    found = diagnose(filled(probe(mode)))
+    found = diagnose(filled(made_probe(mode)))
     assert found.ok
     names = {name for group in found.inseparable for name in group.names}
     every = {f"{fault.id}: {variant.label}" for fault, variant in variants(mode, "arithmetic", "scale")}
@@ -64,7 +71,7 @@ def test_a_probe_run_names_what_it_cannot_tell_apart_and_why(mode):
 
 
 def test_a_given_scale_hides_how_it_would_be_computed():
-    found = diagnose(filled(probe("fp8_per_tensor")))
+    found = diagnose(filled(made_probe("fp8_per_tensor")))
     (given,) = [group for group in found.inseparable if "given" in group.why]
     assert "qmax: 240" in given.names
     (elsewhere,) = [group for group in found.inseparable if "another scale" in group.why]
@@ -72,7 +79,7 @@ def test_a_given_scale_hides_how_it_would_be_computed():
 
 
 def test_only_probes_are_asked_what_they_hide():
-    made = filled(probe("int8_per_token_head"))
+    made = filled(made_probe("int8_per_token_head"))
     other = Dump.from_arrays(
         made.key, made.value, made.pages, made.slot_mapping, layout=made.layout, recipe=made.recipe
     )  # fmt: skip
@@ -80,7 +87,7 @@ def test_only_probes_are_asked_what_they_hide():
 
 
 def test_an_unwritten_probe_is_called_unexplained():
-    found = diagnose(probe("int8_per_token_head"))
+    found = diagnose(made_probe("int8_per_token_head"))
     assert (found.status, found.explained) == (1, False)
     assert str(found).startswith("UNEXPLAINED")
 
