@@ -59,7 +59,7 @@ def _compared(normal: Any) -> str:
         f"With {normal['budget']:g} s for each of the {normal['of']} broken kernels, standard normal K and V (16"
         " tokens, 2 heads of 64, blocks of 16 slots, no padding)"
         f" show {normal['random']} of them and the search {normal['search']}{late}. What random data does not show in"
-        f" any mode: {', '.join(hidden)}. What it does show, it shows in hundreds of numbers at once."
+        f" any mode: {', '.join(hidden)}."
     )
 
 
