@@ -267,11 +267,12 @@ def layouts(draw: st.DrawFn, /, mode: str, name: str = "vllm-0.33", **fixed: Any
         "order": draw(st.sampled_from(("NHD", "HND"))),
         **fixed,
     }
-    sizes = (fixed["head_size"],) if "head_size" in fixed else allowed_head_sizes(mode, name, **options)
-    if not sizes:  # a swizzle needs whole groups of slots
+    wanted = (options.pop("head_size"),) if "head_size" in fixed else _HEAD_DIMS
+    sizes = [size for size in wanted if _possible(mode, name, **options, head_size=size)]
+    if not sizes and "block_size" not in fixed:  # a swizzle needs whole groups of slots
         options["block_size"] = 4
-        sizes = allowed_head_sizes(mode, name, **options)
-    options["head_size"] = draw(st.sampled_from(sizes))
+        sizes = [size for size in wanted if _possible(mode, name, **options, head_size=size)]
+    options["head_size"] = draw(st.sampled_from(sizes or wanted))  # what cannot be is said by `layout`
     smallest = layout(name, mode=mode, **options)
     padding = draw(st.sampled_from((0, 0, 8, 20)))
     return layout(name, mode=mode, **{"page_bytes": smallest.page_bytes + padding, **options})

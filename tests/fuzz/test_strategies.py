@@ -128,6 +128,14 @@ def test_layouts_are_layouts_of_the_mode(mode, data):
     assert kvf.layout(**found.spec) == found
 
 
+@settings(max_examples=60)
+@given(found=strategies.layouts("nvfp4", v_scales="swizzled", head_size=128))
+def test_layouts_of_a_swizzle_and_a_head_size_have_whole_groups_of_slots(found):
+    # a block of one slot was drawn here, which a swizzle of four tokens cannot have
+    assert found.block_size % 4 == 0
+    assert found.head_size == 128
+
+
 def test_layouts_reach_head_sizes_where_a_double_swizzle_shows():
     found = find(strategies.layouts("nvfp4", v_scales="swizzled"), lambda layout: layout.head_size > 64)
     assert found.head_size in (128, 256)

@@ -39,10 +39,12 @@ def _measured(what: str) -> Any:
 def _counts(broken: Any, right: Any, groups: Any) -> str:
     faults = {row["fault"] for row in broken["kernels"]}
     examples = sorted({row["examples"] for row in right["kernels"]})
+    wrong = sum(bool(row["found"]) for row in right["kernels"])
+    accused = f"{wrong or 'none'} {'were' if wrong > 1 else 'was'}"
     tried = " or ".join(f"{count:,}" for count in examples)
     return (
         f"{len(groups)} broken kernels with {len(faults)} faults, each in every mode it can occur in, which makes"
-        f" {len(broken['kernels'])}: {broken['verdict']}. Of {len(right['kernels'])} right ones, none was accused in"
+        f" {len(broken['kernels'])}: {broken['verdict']}. Of {len(right['kernels'])} right ones, {accused} accused in"
         f" {tried} examples each."
     )
 
@@ -57,7 +59,7 @@ def _compared(normal: Any) -> str:
         f"With {normal['budget']:g} s for each of the {normal['of']} broken kernels, standard normal K and V (16"
         " tokens, 2 heads of 64, blocks of 16 slots, no padding)"
         f" show {normal['random']} of them and the search {normal['search']}{late}. What random data does not show in"
-        f" any mode: {', '.join(hidden)}. What it does show, it shows in hundreds of numbers at once."
+        f" any mode: {', '.join(hidden)}."
     )
 
 
