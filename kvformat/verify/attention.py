@@ -31,7 +31,8 @@ from kvformat.cache import PagedCache
 from kvformat.errors import InputError, unknown_name
 from kvformat.layouts import Layout
 from kvformat.recipes.program import Recipe
-from kvformat.verify.dump import INPUT_DTYPES, Dump
+from kvformat.verify.dump import Dump
+from kvformat.verify.dump_file import INPUT_DTYPES
 
 Array = NDArray[Any]
 

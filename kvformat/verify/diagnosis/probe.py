@@ -18,7 +18,8 @@ from kvformat.recipes.program import Recipe
 from kvformat.verify.diagnosis.bench import Bench
 from kvformat.verify.diagnosis.catalogue import rivals, variants
 from kvformat.verify.diagnosis.rows import Rows
-from kvformat.verify.dump import INPUT_DTYPES, Dump
+from kvformat.verify.dump import Dump
+from kvformat.verify.dump_file import INPUT_DTYPES
 from kvformat.verify.identify import SIDES, Side
 
 #: what the producer of a probe says, and of a dump that was made of one
