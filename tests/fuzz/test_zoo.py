@@ -74,7 +74,7 @@ def test_no_right_kernel_is_accused(kernel):
     assert row.ok, row
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kernel", BROKEN, ids=_id)
 def test_the_search_catches_every_broken_kernel(kernel):
     (row,) = scoreboard.run((1,), chosen=[kernel]).rows
@@ -83,7 +83,7 @@ def test_the_search_catches_every_broken_kernel(kernel):
     assert row.slowest < (60 if kernel.slow else 20)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kernel", RIGHT, ids=_id)
 def test_no_right_kernel_is_accused_in_a_thousand_examples(kernel):
     (row,) = scoreboard.run((3,), chosen=[kernel], examples=100 if kernel.slow else 1000).rows

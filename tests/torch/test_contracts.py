@@ -92,7 +92,7 @@ def test_keys_and_values_are_loaded_16_bytes_at_a_time(made, name):
     assert 16 in contracts.load_widths(made[name])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", OTHERS)
 def test_every_other_kernel_keeps_its_contracts(others, name):
     assert judge(others[name], name) == []

@@ -32,7 +32,7 @@ def test_a_dry_run_compiles_codecs_and_instructions_and_measures_nothing(tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_whole_dry_run_compiles_every_part(tmp_path):
     done = run(str(tmp_path / "out"), "--dry-run")
     assert done.returncode == 0, done.stderr

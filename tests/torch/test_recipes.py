@@ -52,7 +52,7 @@ def test_recipes_with_words_of_their_own(recipe, dtype):
     assert_same(recipe, adversarial.anything(dtype))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", strategies.DTYPES, ids=strategies.DTYPE_IDS)
 @pytest.mark.parametrize("recipe", OF_A_MODE)
 def test_every_recipe_of_the_modes(recipe, dtype):

@@ -84,7 +84,7 @@ CASES = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode, fault, place", CASES, ids=[f"{m}-{f.id}-{p}" for m, f, p in CASES])
 def test_every_variant_that_shows_is_named_first_and_alone(mode, fault, place):
     variant = fault.variants_in(mode)[place]
@@ -114,7 +114,7 @@ def pairs(mode):
 PAIRS = sorted(pair for mode in MODES for pair in pairs(mode))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode, arithmetic, geometry", PAIRS)
 def test_a_fault_of_arithmetic_and_one_of_layout_are_named_together(mode, arithmetic, geometry):
     for place, value in ((place, value) for place in FAULTS[geometry].variants_in(mode)
@@ -131,7 +131,7 @@ def test_a_fault_of_arithmetic_and_one_of_layout_are_named_together(mode, arithm
     pytest.skip("no variant of one changes a byte of the other's result")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_planter_without_a_fault_is_right():
     for mode in MODES:
         assert diagnose(planted(mode)).ok
