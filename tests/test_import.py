@@ -63,7 +63,7 @@ def test_unknown_attribute_is_an_attribute_error():
 #: the floors of the house, from the ground up: a module imports from its own room and from floors below
 FLOORS = (
     {"errors", "data"},
-    {"slots", "modes", "cache_dtypes", "toml", "elements"},
+    {"files", "slots", "modes", "cache_dtypes", "toml", "elements"},
     {"recipes", "layouts"},  # side by side: neither knows the other
     {"cache", "attention", "conversion", "sizing"},
     {"verify"},

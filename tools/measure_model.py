@@ -3,7 +3,8 @@
     python tools/fetch_model.py
     python tools/measure_model.py --work DIR        about an hour on one core; goes on where it stopped
 
-Each (chunk, case) is kept in DIR as it is done. The text is the excerpt that ships with the package: chunks of 512
+Each (chunk, case) is kept in DIR as it is done, under a digest of the model, the text, the sources and the case:
+another one of these is measured again. The text is the excerpt that ships with the package: chunks of 512
 tokens in order, then one of 2,048 for the longest context; the scales that are calibrated come from 512 tokens behind.
 """
 
@@ -55,13 +56,28 @@ def kept(path: Path) -> Chunk:
         return Chunk(**arrays, layers=json.loads(str(file["layers"])))
 
 
-def run(work: Path, bench: Bench, pieces: list, names: tuple[str, ...]) -> None:
+def inputs(model: Path, text: str) -> str:
+    """A digest of what every result depends on: the model's file, the text, and all sources of the package."""
+    digest = hashlib.sha256(hashlib.sha256(model.read_bytes()).digest() + hashlib.sha256(text.encode()).digest())
+    package = Path(kvformat.__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package).as_posix()}\0".encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def place(work: Path, made_of: str, case: Case, length: int, index: int) -> Path:
+    """Where a result is kept: its name holds the digest of what it was made of, the whole case (recipes) included."""
+    key = hashlib.sha256(f"{made_of} {case!r}".encode()).hexdigest()[:16]
+    return work / f"{length}-{index}-{case.name.replace(' ', '_').replace(',', '')}-{key}.npz"
+
+
+def run(work: Path, made_of: str, bench: Bench, pieces: list, names: tuple[str, ...]) -> None:
     """Run the cases that `work` does not hold yet."""
     chosen = [case for case in CASES if case.name in names]
     for index, tokens in enumerate(pieces):
 
         def path(case: Case, index: int = index, tokens: np.ndarray = tokens) -> Path:
-            return work / f"{len(tokens)}-{index}-{case.name.replace(' ', '_').replace(',', '')}.npz"
+            return place(work, made_of, case, len(tokens), index)
 
         if all(path(case).exists() for case in (BASE, *chosen)):
             continue
@@ -70,10 +86,10 @@ def run(work: Path, bench: Bench, pieces: list, names: tuple[str, ...]) -> None:
             print(f"{len(tokens)}-{index} {case.name}: KL {chunk.kl.mean():.5f}", flush=True)
 
 
-def results(work: Path, name: str, length: int, count: int) -> list[Chunk]:
+def results(work: Path, made_of: str, name: str, length: int, count: int) -> list[Chunk]:
     """All chunks of a case."""
-    stem = name.replace(" ", "_").replace(",", "")
-    return [kept(work / f"{length}-{index}-{stem}.npz") for index in range(count)]
+    (case,) = (case for case in (BASE, *CASES) if case.name == name)
+    return [kept(place(work, made_of, case, length, index)) for index in range(count)]
 
 
 def by_position(found: list[Chunk]) -> list[dict[str, float]]:
@@ -102,14 +118,17 @@ def main() -> int:
     arguments.work.mkdir(parents=True, exist_ok=True)
     model = load(arguments.model)
     text = excerpt()
+    made_of = inputs(arguments.model, text)
     tokens = tokenize(arguments.model, text)
     pieces = chunks(tokens, CHUNKS, LENGTH)
     long = [tokens[:LONG]]
     bench = Bench(model, tokens[LONG : LONG + LENGTH])
     names = tuple(case.name for case in CASES)
-    run(arguments.work, bench, pieces, names)
-    run(arguments.work, bench, long, LONG_CASES)
-    rows = [table_row(model, case, results(arguments.work, case.name, LENGTH, CHUNKS)) for case in (BASE, *CASES)]
+    run(arguments.work, made_of, bench, pieces, names)
+    run(arguments.work, made_of, bench, long, LONG_CASES)
+    rows = [
+        table_row(model, case, results(arguments.work, made_of, case.name, LENGTH, CHUNKS)) for case in (BASE, *CASES)
+    ]
     document = {
         "command": "python tools/measure_model.py",
         "versions": {"kvformat": kvformat.__version__, "python": platform.python_version(), "numpy": np.__version__},
@@ -125,9 +144,9 @@ def main() -> int:
             "tokens": LENGTH,
         },
         "rows": [as_json(row) for row in rows],
-        "layers": {name: by_layer(results(arguments.work, name, LENGTH, 1)[0]) for name in LONG_CASES},
-        "positions": {name: by_position(results(arguments.work, name, LENGTH, CHUNKS)) for name in LONG_CASES},
-        "positions_long": {name: by_position(results(arguments.work, name, LONG, 1)) for name in LONG_CASES},
+        "layers": {name: by_layer(results(arguments.work, made_of, name, LENGTH, 1)[0]) for name in LONG_CASES},
+        "positions": {name: by_position(results(arguments.work, made_of, name, LENGTH, CHUNKS)) for name in LONG_CASES},
+        "positions_long": {name: by_position(results(arguments.work, made_of, name, LONG, 1)) for name in LONG_CASES},
     }
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     arguments.output.write_text(json.dumps(document, indent=1) + "\n")

@@ -15,8 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from kvformat.attention.definition import Mask
 from kvformat.elements.formats import ElementFormat, element
+from kvformat.elements.static import static
 from kvformat.errors import InputError
-from kvformat.recipes.program import Recipe
+from kvformat.recipes.engine import ScalePlan, scale_groups
+from kvformat.recipes.program import Level, Recipe, is_constant
 from kvformat.recipes.quantizer import Quantized
 from kvformat.recipes.vocabulary import WORDS
 
@@ -31,41 +33,91 @@ _EXACT_WORDS = frozenset((
     "ne", "lt", "le", "isnan", "isinf",
 ))  # fmt: skip
 
+#: words that end a range, and the signs of the numbers that do
+_LIMITS = {"clamp": (-1, 1), "min": (1,), "min_number": (1,), "max": (-1,), "max_number": (-1,)}
+
 
 def element_bound(stored: Quantized, *, scale_given: bool | None = None) -> Array:
     """|x - x~| for each element, from codes and scales alone: float64 (tokens, heads, head_dim); inf where none holds.
 
-    A code c is the one nearest to x / d, where d is the scale, so |x / d - c| is at most h(c), half the larger gap
-    beside c. Each float32 operation on the way moves its result by a relative 2^-24, each approximate one by its own
-    bound, so |x - c d| <= d h(c) + e (|c| + h(c)) d with e twice their sum.
+    A code c below the largest one is the one nearest to x / d, where d is the scale, so |x / d - c| is at most h(c),
+    half the larger gap beside c. Each float32 operation on the way moves its result by a relative 2^-24, each
+    approximate one by its own bound, so |x - c d| <= d h(c) + e (|c| + h(c)) d with e twice their sum.
 
-    The largest code has no neighbour above. Where the scale was computed, x / d exceeds it by rounding only. In nvfp4
-    the block scale bs is a code itself: amax <= 6 g (bs + h(bs)), which caps |x| and with it the error of the code 6:
-    at most 6 g h(bs), 0.375 d where bs is normal; and where bs is 0, all of the block, |x| <= 6 g h(0).
-    Where the scale was given (scale_given; None: the recipe allows it), x may lie anywhere above: no bound.
+    The largest code has no neighbour above: all of x / d that saturates is stored as c. There a scale that was computed
+    helps. It is a function f of the group's amax that never falls, so amax <= A, the largest number with f(A) <= the
+    stored scale, and |x - c d| <= max(d h(c), A - |c| d). For a scale that is rounded up or to nearest, A exceeds
+    max * d by rounding, or by the half gap of the scale's own code. The scales of OCP MX may lie further below: by
+    `floor` A reaches 2^9 d, where e4m3 ends at 448 = 1.75 * 2^8; the error 64 d is then more than h = 16 d. Where d is
+    0, or so small that float32 has no precision left, |x - c d| <= A + |c| d. Of a scale that was given (scale_given;
+    None: the recipe allows it) nothing follows: the largest code has no bound, unless the scale of another level was
+    computed from the same x.
 
-    Raises InputError for a recipe whose codes are not the nearest to x / scale: a transform, a zero point.
+    Raises InputError for a recipe whose codes are not the nearest to x / scale: a transform, a zero point, truncation.
     """
     how = stored.recipe
     if how.element is None:
         return _binary_bound(stored.codes)
-    if how.prepare or len(how.outer) > 1 or any(level.multiplier != "decode" for level in how.levels):
-        raise InputError(f"there is no certificate for {how.name}: its codes are not the nearest to x / scale")
+    reason = _refusal(how)
+    if reason:
+        raise InputError(f"there is no certificate for {how.name}: {reason}")
     given = any(level.may_be_given for level in how.levels) if scale_given is None else scale_given
     fmt = element(how.element)
     codes = stored.codes.view(np.uint8) & np.uint8(fmt.codes - 1)
     value = np.abs(fmt.values().astype(np.float64))[codes]
     gap = half_gaps(fmt)[codes]
-    scale, cap = _effective_scale(stored, given)
-    error = scale * gap
-    top = value == np.nanmax(np.where(np.isfinite(fmt.values()), np.abs(fmt.values()), 0))
-    if cap is not None:
-        error = np.where(top, np.maximum(error, cap - scale * value), np.where(scale > 0, error, cap))
-    elif given:
-        error = np.where(top, np.inf, error)
-    bound = error + _slack(how) * (value + gap) * scale + 2.0**-140
-    known = ((scale >= _SCALES[0]) | (scale == 0)) & (scale <= _SCALES[1]) & np.isfinite(value)
+    scale, most = _scale_and_amax(stored, given)
+    slack = _slack(how)
+    most = most * (1 + slack)
+    with np.errstate(invalid="ignore"):
+        error = scale * gap
+        error = np.where(value >= _saturation(how, fmt), np.maximum(error, most - scale * value), error)
+        error = error + slack * (value + gap) * scale
+        error = np.where(scale < _SCALES[0], most + scale * value * (1 + slack), error)
+        bound = error + 2.0**-140
+    known = (scale >= 0) & (scale <= _SCALES[1]) & np.isfinite(value)
     return np.where(known & np.isfinite(bound), bound, np.inf)
+
+
+def _refusal(how: Recipe) -> str | None:
+    """Why the codes of a recipe are not the nearest to x / (the product of its stored scales), if they are not."""
+    if how.prepare or len(how.outer) > 1 or any(level.multiplier != "decode" for level in how.levels):
+        return "its codes are not the nearest to x / scale"
+    if any(operation.word != "mul" for operation in how.value.steps):
+        return "its values are not the codes times the scales"
+    if how.inner and any(level.granularity.name != "per_tensor" for level in how.outer):
+        return f"beside a scale within the row its outer scale must be per_tensor, not {how.outer[0].granularity.name}"
+    return "its codes are cut off, not rounded to nearest" if _cuts_off(how) else None
+
+
+def _cuts_off(how: Recipe) -> bool:
+    """Whether the code is rounded toward one side. Toward zero of a + copysign(0.5, a) is to nearest, ties away."""
+    halves: set[str] = set()
+    raised: set[str] = set()
+    for operation in how.code.steps:
+        half = operation.word == "copysign" and operation.operands[0] == "0.5"
+        lifted = operation.word in ("add", "fma") and operation.operands[-1] in halves
+        kept = operation.word in _LIMITS and operation.operands[0] in raised
+        if operation.word == "round" and operation.attributes[0] in ("toward_zero", "up", "down"):
+            if operation.attributes[0] != "toward_zero" or operation.operands[0] not in raised:
+                return True
+        elif operation.word == "encode" and {"up", "down"} & set(operation.attributes):
+            return True
+        for names, is_one in ((halves, half), (raised, lifted or kept)):
+            (names.add if is_one else names.discard)(operation.target)
+    return False
+
+
+def _saturation(how: Recipe, fmt: ElementFormat) -> float:
+    """The magnitude from which on a code may stand for anything larger: the format's largest value, or a clamp's."""
+    limits = []
+    for operation in how.code.steps:
+        if operation.word not in _LIMITS:
+            continue
+        numbers = [float(operand) for operand in operation.operands if is_constant(operand)]
+        # a maximum with a positive number holds a scale above 0; it ends no code
+        limits += [abs(number) for number in numbers if np.sign(number) in _LIMITS[operation.word]]
+    return min([fmt.max, *limits])
 
 
 @cache
@@ -81,33 +133,78 @@ def half_gaps(fmt: ElementFormat) -> Array:
     return table
 
 
-def _effective_scale(stored: Quantized, given: bool) -> tuple[Array, Array | None]:
-    """What a code is multiplied by, per element, and for nvfp4 the largest |x| that the block scale allows."""
+def _scale_and_amax(stored: Quantized, given: bool) -> tuple[Array, Array]:
+    """What a code is multiplied by, and the largest amax that the scales allow: both of the shape of the codes."""
     how, codes = stored.recipe, stored.codes
-    if how.inner is None:
-        return np.broadcast_to(_positive(stored.scales), codes.shape), None
-    if how.inner.store == "float32":
-        return np.broadcast_to(_positive(stored.scales)[..., None], codes.shape), None
-    fmt = element(how.inner.storing.attributes[0])
-    width = codes.shape[2] // stored.scales.shape[2]
-    block = fmt.values().astype(np.float64)[stored.scales]
-    # the global scale rounds in d = bs * g; that is one operation more in the value program
-    shared = float(_positive(stored.global_scale))
-    most = 6 * shared * (block + half_gaps(fmt)[stored.scales]) * (1 + _slack(how))
-    if given or not how.outer:  # then the block scale itself may have saturated
-        most = np.where(stored.scales == fmt.max_code, np.inf, most)
-    scale, cap = (np.repeat(each, width, axis=2) for each in (block * shared, most))
-    return scale, cap
+    scale, most = np.ones(codes.shape), np.full(codes.shape, np.inf)
+    outer = np.zeros(0, np.float32)
+    for level in how.levels:
+        shared = level.granularity
+        if level is not how.inner:
+            values = _values(level, np.reshape(stored.global_scale, 1) if how.inner else stored.scales)
+            grid = (1 if shared.shares_tokens else len(codes), 1 if shared.shares_heads else codes.shape[1], 1)
+        else:
+            values = _values(level, stored.scales)
+            grid = (*codes.shape[:2], shared.columns(codes.shape[2]))
+        limit = (
+            np.full(values.shape, np.inf) if given and level.may_be_given else _largest_amax(how, level, outer, values)
+        )
+        width = codes.shape[2] // grid[2]
+        known, limit = (np.repeat(each.reshape(grid), width, axis=2) for each in (_positive(level, values), limit))
+        scale, most = scale * known, np.minimum(most, limit)
+        outer = values.reshape(-1)
+    return scale, most
 
 
-def _positive(scale: ArrayLike) -> Array:
+def _values(level: Level, scales: Array) -> Array:
+    """The stored scales of a level, float32."""
+    if level.store == "float32":
+        return np.asarray(scales, np.float32)
+    return element(level.storing.attributes[0]).values()[scales]
+
+
+def _positive(level: Level, scale: ArrayLike) -> Array:
+    """The scale in float64; NaN where there is none. A code of the scale may be 0, a float32 scale may not."""
     values = np.asarray(scale, np.float64)
-    return np.where(values > 0, values, np.nan)
+    return np.where((values > 0) | ((values == 0) & (level.store != "float32")), values, np.nan)
+
+
+_MIN_NORMAL, _INF = 0x00800000, 0x7F800000
+
+
+def _largest_amax(how: Recipe, level: Level, outer: Array, scales: Array) -> Array:
+    """The largest amax from which a level computes at most these scales; of several trials, the largest. float64.
+
+    Bisection over the patterns of float32 from 2^-126 up: below, amax / max may underflow and give another scale.
+    inf: the scale has saturated, or it is not made of one magnitude.
+    """
+    magnitudes = [each.word in ("amax", "amax_finite", "amax_number") for each in level.program.reductions]
+    others = [each.word != "any_nan" for each in level.program.reductions]
+    if sum(others) != 1 or sum(magnitudes) != 1:
+        return np.full(scales.shape, np.inf)
+    names = tuple(each.name for each in how.outer) if level is how.inner else ()
+    wanted, back = np.unique(scales, return_inverse=True)
+    found = np.zeros(len(wanted))
+    for trial in [each.inner for each in how.tried()] if level is how.inner else [level]:
+        assert trial is not None
+        plan = static(ScalePlan(names, trial))
+        around = np.tile(outer[: len(names)], (len(wanted), 1))
+        low, high = np.full(len(wanted), _MIN_NORMAL, np.uint32), np.full(len(wanted), _INF, np.uint32)
+        while (high - low > 1).any():
+            middle = low + (high - low) // 2
+            statistics = np.outer(middle.view(np.float32), magnitudes).astype(np.float32)
+            made = np.empty(len(wanted), np.float32 if trial.store == "float32" else np.uint8)
+            scale_groups(plan, around, statistics, made)
+            inside = _values(trial, made) <= wanted
+            low, high = np.where(inside, middle, low), np.where(inside, high, middle)
+        amax = low.view(np.float32).astype(np.float64)
+        found = np.maximum(found, np.where(low == _INF - 1, np.inf, amax))
+    return np.where(np.isnan(scales), np.inf, found[back.reshape(scales.shape)])
 
 
 @cache
 def _slack(how: Recipe) -> float:
-    """Twice the sum of the relative roundings between x and its value, the scale's own program left out."""
+    """Twice the sum of the relative roundings between x and its value, those of the scales' programs included."""
     operations = (*how.code.steps, *how.value.steps, *(op for level in how.levels for op in level.program.steps))
     total = 0.0
     for operation in operations:
@@ -128,17 +225,17 @@ def _binary_bound(values: Array) -> Array:
 
 
 def logit_bound(query: ArrayLike, bound: ArrayLike, scale: float) -> Array:
-    """|delta_j| <= sum_c |q_c| h_jc * scale: (q_heads, queries, keys) from query and the keys' element bounds.
+    """|delta_j| <= sum_c |q_c| h_jc * |scale|: (q_heads, queries, keys) from query and the keys' element bounds.
 
     delta_j = sum_c q_c (k~_jc - k_jc) * scale; the triangle inequality. (Cauchy-Schwarz gives |q| |h_j| * scale, never
-    less.)
+    less.) A negative scale counts by its magnitude.
     """
     q, h = np.abs(np.asarray(query, np.float64)), np.asarray(bound, np.float64)
     heads, group = h.shape[1], q.shape[1] // h.shape[1]
     grouped = q.transpose(1, 0, 2).reshape(heads, group * len(q), q.shape[2])
     with np.errstate(invalid="ignore"):
         product = grouped @ h.transpose(1, 2, 0)
-    return np.where(np.isnan(product), np.inf, product).reshape(q.shape[1], len(q), len(h)) * scale
+    return np.where(np.isnan(product), np.inf, product).reshape(q.shape[1], len(q), len(h)) * abs(scale)
 
 
 def spread_bound(logit: ArrayLike, seen: ArrayLike, *, sink: bool = False) -> Array:
@@ -205,9 +302,11 @@ def output_bound(stored_p: ArrayLike, value_bound: ArrayLike, omega: ArrayLike, 
 def value_ranges(value: ArrayLike, bound: ArrayLike, seen: Array, group: int, *, sink: bool = False) -> Array:
     """The range over the seen keys of the true v, from the stored ones: (q_heads, queries, head_size_v).
 
-    v lies in v~ - h .. v~ + h. seen: (queries, keys). sink: the range contains 0.
+    v lies in v~ - h .. v~ + h, anywhere if either is not finite. seen: (queries, keys). sink: the range contains 0.
     """
     v, h = np.asarray(value, np.float64), np.asarray(bound, np.float64)
+    known = np.isfinite(v) & np.isfinite(h)
+    v, h = np.where(known, v, 0), np.where(known, h, np.inf)
     high, low = v + h, v - h
     rows = []
     for keys in seen:

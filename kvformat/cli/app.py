@@ -80,6 +80,8 @@ def _run(arguments: list[str], *, as_json: bool) -> int:
         status = typer.main.get_command(app).main(args=arguments, prog_name="kvformat", standalone_mode=False)
     except InputError as error:
         return refuse(str(error), as_json=as_json)
+    except MemoryError:
+        return refuse("there is not enough memory for sizes like these; ask for smaller ones", as_json=as_json)
     except _UsageError as error:
         return refuse(_usage(error), as_json=as_json)
     except typer.Abort:

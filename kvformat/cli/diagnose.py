@@ -40,9 +40,13 @@ def diagnose(
     if not probe:
         if dump is None:
             raise InputError("name a dump, or write a probe with --probe --mode MODE -o FILE")
+        if mode is not None or output is not None:
+            raise InputError("--mode and -o are for a probe: add --probe, or leave them out to diagnose a dump")
         return _diagnose(dump, recipe, as_json=as_json)
     if dump is not None or mode is None or output is None:
         raise InputError("a probe is written with --probe --mode MODE -o FILE, without a dump")
+    if recipe is not None:
+        raise InputError("--recipe is for a dump; a probe is the same for every recipe of its mode")
     from kvformat.verify.diagnosis.probe import probe as make
 
     made = make(

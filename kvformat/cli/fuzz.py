@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,29 +69,36 @@ def fuzz(
     if zoo:
         if target is not None:
             raise InputError("--zoo brings its own kernels; leave MODULE:FUNCTION out")
+        if any(each is not None for each in (mode, recipe, layout, kind, torch, order, v_scales, head_dim, dtype)):
+            raise InputError("--zoo searches each kernel by its own mode, recipe and layout; leave those options out")
         return _zoo(seeds, seed, only, budget, examples, as_json=as_json)
+    if seed is not None and seed < 0:
+        raise InputError(f"--seed must be 0 or more; got {seed}")
+    if not (math.isfinite(limit) and limit > 0):
+        raise InputError(f"--limit must be a number of seconds above 0; got {limit:g}")
     if target is None or mode is None:
         raise InputError("name a candidate, MODULE:FUNCTION, and its --mode; or --zoo")
     from kvformat.cli.recipes import find
     from kvformat.fuzz.runner import fuzz as search
 
-    report = search(
-        target,
-        mode=mode,
-        recipe=find(recipe) if recipe else None,
-        layout=layout,
-        kind=kind,
-        budget=budget,
-        examples=examples,
-        seed=seed,
-        torch=torch,
-        order=order,
-        v_scales=v_scales,
-        head_dims=head_dim,
-        dtypes=dtype,
-        limit=limit,
-        database=_database(),
-    )
+    with redirect_stdout(sys.stderr):  # what the candidate prints is no part of the answer
+        report = search(
+            target,
+            mode=mode,
+            recipe=find(recipe) if recipe else None,
+            layout=layout,
+            kind=kind,
+            budget=budget,
+            examples=examples,
+            seed=seed,
+            torch=torch,
+            order=order,
+            v_scales=v_scales,
+            head_dims=head_dim,
+            dtypes=dtype,
+            limit=limit,
+            database=_database(),
+        )
     saved = _save(report, output)
     if as_json:
         return print_json({**report.to_json(), "saved": saved}, report.status)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvformat.cli.outcome import HOLDS, print_json, printable, say
+from kvformat.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,6 +38,8 @@ def simulate(
     if list_them:
         return _listing(as_json=as_json)
     chosen = [experiment(name) for name in names] if names else [e for e in EXPERIMENTS.values() if not e.needs_model]
+    if model is not None and not any(each.needs_model for each in chosen):
+        raise InputError("--model is for experiments that read one: name `model`")
     settings = Settings(seed, tokens, budget, model, layers, chunks)
     if report is not None:
         from kvformat.simulate.html import check_target

@@ -129,7 +129,12 @@ def _show(sizes: list[Size], plain: Size, refused: dict[str, str]) -> None:
 
 
 def _cells(each: Size, plain: Size) -> tuple[str, ...]:
-    per_layer = sorted({sum(_growing(each, group), Fraction(0)) for group in each.model.layers})
+    per_layer = sorted(
+        {
+            sum((part.per_token for part in each.parts if part.layers == group), Fraction(0))
+            for group in each.model.layers
+        }
+    )
     ends = dict.fromkeys((per_layer[0], per_layer[-1]))
     return (
         "..".join(_decimal(value) for value in ends),
@@ -140,15 +145,6 @@ def _cells(each: Size, plain: Size) -> tuple[str, ...]:
         _human(each.padding_bytes),
         f"{plain.bytes / each.bytes:.2f}",
     )
-
-
-def _growing(each: Size, group: Any) -> list[Fraction]:
-    """Bytes that a further token takes in a layer, by stream."""
-    return [
-        Fraction(0) if group.window or part.stream.window else part.per_token
-        for part in each.parts
-        if part.layers == group
-    ]
 
 
 def _decimal(value: Fraction) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Annotated, Any
@@ -100,6 +101,8 @@ def quantize(
     recipe, dtype = find(name), _dtype(source)
     given = None
     if scale is not None:
+        if not re.fullmatch("(0[xX])?[0-9A-Fa-f]{8}", scale):
+            raise InputError(f"--scale takes float32 bits as 8 hex digits, 3F800000 for 1; got {scale[:40]!r}")
         given = given_scale(_numbers([(0, scale.encode())], np.dtype(np.float32)), recipe)
 
     def answer(lines: Sequence[tuple[int, bytes]]) -> list[str]:
@@ -173,7 +176,7 @@ def _arriving(source: IO[bytes]) -> Iterator[list[tuple[int, bytes]]]:
 
 def _pattern(number: int, line: bytes, bits: int, what: str) -> int:
     digits = line[2:] if line[:2] in (b"0x", b"0X") else line
-    if not digits or not _DIGITS.issuperset(digits) or len(digits) > bits // 4:
+    if not digits or not _DIGITS.issuperset(digits) or len(digits) != bits // 4:
         shown = line[:40].decode("ascii", "replace")
         raise InputError(f"line {number}: {shown!r} is not {what}: {bits // 4} hex digits")
     return int(digits, 16)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -100,7 +102,8 @@ def run(
         known = set().union(*(vector_runs.flags(vectors, entry) for entry in entries))
         for flag in sorted(choice.skip - known):
             raise unknown_name("flag", flag, known)
-    outcomes = [each for entry in entries for each in vector_runs.run(vectors, entry, function, choice)]
+    with redirect_stdout(sys.stderr):  # what the function prints is no part of the answer
+        outcomes = [each for entry in entries for each in vector_runs.run(vectors, entry, function, choice)]
     judged, wrong = sum(o.judged for o in outcomes), sum(o.mismatches for o in outcomes)
     if not judged:
         raise InputError("no test is left to run: every one is skipped")

@@ -61,8 +61,7 @@ class Plan:
     def quantizer_case(self, x: Array, scale: float | None = None) -> Case:
         """A case for a quantizer: x as K of a page as long as it has tokens, V all zeros."""
         tokens, heads, dims = x.shape
-        linear = {"v_scales": "linear"} if self.mode == "nvfp4" and self.layout == _SHOWN else {}
-        where = self.layout_of(block_size=tokens, num_kv_heads=heads, head_size=dims, **linear)
+        where = self.layout_of(block_size=tokens, num_kv_heads=heads, head_size=dims, **_linear(self.layout, self.mode))
         given = None if scale is None else np.float32(scale)
         return Case(x, np.zeros_like(x), np.arange(tokens), where, 1, given, given)
 
@@ -119,6 +118,13 @@ def _choices(candidate: Candidate, mode: str, name: str, fixed: Mapping[str, str
     return possible
 
 
+def _linear(name: str, mode: str) -> dict[str, str]:
+    """Of two places for the V scales the one that every head size and any number of tokens has."""
+    form = LAYOUTS[name].form(mode)
+    linear = [choice for choice, swizzle in form.v_scales if swizzle == "linear"]
+    return {"v_scales": linear[0]} if linear else {}
+
+
 def _sample(choice: Mapping[str, str]) -> dict[str, Any]:
     return {"block_size": 4, "num_kv_heads": 2, **choice}
 
@@ -133,8 +139,8 @@ def _sizes(
     mode = how.mode
     first = {choice: values[0] for choice, values in choices.items()}
     shared = how.inner.granularity.dims if how.inner else 0
-    if candidate.kind == "quantizer" and mode == "nvfp4" and name == _SHOWN:
-        first["v_scales"] = "linear"
+    if candidate.kind == "quantizer":
+        first |= _linear(name, mode)
     if wanted is None:
         found = set(allowed_head_sizes(mode, name, **_sample(first)))
         for choice, values in choices.items():

@@ -114,13 +114,19 @@ class Search:
         """The report. The clock starts after the first call, in which a candidate may compile."""
         self._warm_up()
         self._start = monotonic()
-        first = self._first_failure()
-        until_first = monotonic() - self._start
-        smaller, shrinks = (None, 0) if first is None else self._minimised(first)
+        smaller, shrinks, until_first = None, 0, None
+        for first in self._failures():
+            until_first = monotonic() - self._start
+            smaller, tried = self._minimised(first)
+            shrinks += tried
+            if smaller is not None:
+                break
+            until_first = None  # the twin denies it: the search goes on
         if self.stored is not None:
             self.stored.keep(smaller)
         seconds = monotonic() - self._start
-        return FuzzReport(self.plan, smaller, self.examples, shrinks, seconds, until_first, self.seed, self.unconfirmed)
+        until = seconds if until_first is None else until_first
+        return FuzzReport(self.plan, smaller, self.examples, shrinks, seconds, until, self.seed, self.unconfirmed)
 
     def _warm_up(self) -> None:
         """Compile what compiles, here and in the candidate; what it does is judged when its turn comes."""
@@ -130,20 +136,20 @@ class Search:
             if found is not None and found.fault == "no answer":
                 return  # it would only be waited for once more
 
-    def _first_failure(self) -> Finding | None:
+    def _failures(self) -> Iterator[Finding]:
+        """What fails, one after the other, until the search is over."""
         if self.stored is not None:
             for case in self.stored.cases():
                 found = self.fails(case)
                 if found is not None:
-                    return found
+                    yield found
         aimed = corpus.cases(self.plan, self.seed)
         number = 0
         while not self.over:
             found = self._of(aimed, _ROUND) or self._hypothesis(number)
-            if found is not None:
-                return found
             number += 1
-        return None
+            if found is not None:
+                yield found
 
     def _of(self, cases: Iterator[Case], count: int) -> Finding | None:
         for _ in range(count):
@@ -165,8 +171,9 @@ class Search:
         """One example: what is wrong with it, as far as the exact twin agrees."""
         self.examples += 1
         found = self.judge.judge(case)
-        if found is None or case.key.size + case.value.size > _TWIN:
-            return found  # a large one is confirmed when it is small
+        large = case.key.size + case.value.size > _TWIN
+        if found is None or (large and not self.unconfirmed):
+            return found  # a large one is confirmed when it is small, as long as none was denied
         return self._confirmed(found)
 
     def _confirmed(self, found: Finding) -> Finding | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import tempfile
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from kvformat.errors import InputError
+from kvformat.files import write_whole
 from kvformat.simulate.experiments.result import Plot, Result
 
 _STYLE = """
@@ -33,13 +33,7 @@ def check_target(path: Path) -> None:
 def write(path: Path, results: Sequence[Result]) -> None:
     """Write the report. The path holds the whole file or stays as it was."""
     text = page(results)
-    try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            finished = Path(folder) / path.name
-            finished.write_text(text, encoding="utf-8")
-            finished.replace(path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+    write_whole(path, lambda finished: finished.write_text(text, encoding="utf-8"))
 
 
 def page(results: Sequence[Result]) -> str:

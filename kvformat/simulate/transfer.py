@@ -42,7 +42,7 @@ def handshake(producer: Peer, consumer: Peer) -> Plan:
     """The plan of a transfer that can be done. Raises InputError, one line, for one that cannot.
 
     Refused: other heads or head sizes; a per-tensor mode without its scales on either side, since the codes alone mean
-    nothing; a copy between equal recipes whose per-tensor scales differ, unless it is transcoded: that is a plan too.
+    nothing. Not refused: equal recipes whose per-tensor scales differ; their plan is to transcode, not to copy.
     """
     for name in ("num_kv_heads", "head_size", "head_size_v"):
         ours, theirs = getattr(producer, name), getattr(consumer, name)

@@ -23,8 +23,8 @@ _LINEAR = ("linear_attention", "mamba", "recurrent", "conv", "gated_delta_net")
 _PERIODS = {"gemma3": 6, "gemma2": 2, "gpt_oss": 2}
 #: what else says how layers attend, where layer_types does not: a size that ignores it would be wrong
 _UNREAD = (
-    "attention_chunk_size", "attn_layer_period", "attn_type_list", "hybrid_layer_ids", "hybrid_override_pattern",
-    "layers_block_type", "linear_attn_config",
+    "attention_chunk_size", "attn_layer_indices", "attn_layer_period", "attn_type_list", "block_types",
+    "hybrid_layer_ids", "hybrid_override_pattern", "layers_block_type", "linear_attn_config",
 )  # fmt: skip
 #: what says that layers share what they keep, or keep other tokens than those of the text
 _SHARED = ("num_kv_shared_layers", "cross_attention_layers")
@@ -59,7 +59,9 @@ def parse_config(config: Mapping[str, Any], *, name: str) -> Model:
     count = _number(config, _LAYERS)
     if count > _MOST_LAYERS:
         raise InputError(f"a model of {count} layers is none: at most {_MOST_LAYERS}")
-    unread = [key for key in (*_SHARED, *(() if "layer_types" in config else _UNREAD)) if config.get(key)]
+    unread = [key for key in _SHARED if config.get(key)]
+    if config.get("layer_types") is None:  # an empty list says something, too: no layer attends
+        unread += [key for key in _UNREAD if config.get(key) not in (None, False, 0)]
     if unread:
         raise InputError(f"{unread[0]} changes what its layers keep, and is not read here")
     layers = [_layer(config, index, count) for index in range(count)]
@@ -122,6 +124,9 @@ def _kind(config: Mapping[str, Any], index: int, count: int, window: int) -> str
         raise InputError(
             f"layer {index} is of type {types[index]!r}; known: {', '.join((*_FULL, *_SLIDING, *_LINEAR))}"
         )
+    period = _number(config, ("full_attention_interval",), default=0)
+    if period:  # Qwen3-Next: all layers are linear but for every so-many-th
+        return "linear" if _every_but(period)(index) else "full"
     if not window:
         return "full"
     return "window" if _pattern(config)(index) else "full"

@@ -103,6 +103,8 @@ class Part(NamedTuple):
     @property
     def per_token(self) -> Fraction:
         """Bytes that a further token takes, pages being full; 0 where only the last tokens are kept."""
+        if _window(self.layers, self.stream):
+            return Fraction(0)
         return Fraction(self.page_bytes, self.block_size * self.stream.tokens_per_row)
 
 
@@ -143,10 +145,7 @@ class Size:
     @property
     def per_token(self) -> Fraction:
         """Bytes that a further token takes in all layers, pages being full and windows too."""
-        return sum(
-            (part.per_token * part.layers.count for part in self.parts if not _window(part.layers, part.stream)),
-            Fraction(0),
-        )
+        return sum((part.per_token * part.layers.count for part in self.parts), Fraction(0))
 
 
 def _counted(number: int, what: str) -> str:

@@ -54,7 +54,9 @@ def attend_split(
     sums: tl.tensor,
     maxima: tl.tensor,
     weights: tl.tensor,
+    errors: tl.tensor,
     num_blocks: tl.tensor,
+    table_blocks: tl.tensor,
     table_stride: tl.tensor,
     query_stride: tl.tensor,
     head_stride: tl.tensor,
@@ -74,7 +76,8 @@ def attend_split(
 
     query: patterns (sequences, HEADS * GROUP, dims) of DTYPE. blocks: (sequences, blocks), lengths: (sequences,). sums:
     float32 (sequences, query heads, SPLITS, V.dims); maxima, weights: float32 (sequences, query heads, SPLITS). K, V: a
-    `Reader` each. factor: log2(e) times the scale of the logits.
+    `Reader` each. errors: the flag that names a token whose block the cache or the table does not have, plus 1; such a
+    token has no weight. table_blocks: blocks of a table. factor: log2(e) times the scale of the logits.
     """
     sequence, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + sequence).to(tl.int32)
@@ -87,9 +90,12 @@ def attend_split(
     weight, total = tl.zeros((QUERIES,), tl.float32), tl.zeros((QUERIES, V.padded), tl.float32)
     for begin in range(first, last, TOKENS):
         token = begin + tl.arange(0, TOKENS)
-        here = token < last
-        block = tl.load(blocks + sequence * table_stride + token // BLOCK_SIZE, mask=here, other=0).to(tl.int64)
-        here = here & (block >= 0) & (block < num_blocks)
+        exists, column = token < last, token // BLOCK_SIZE
+        block = tl.load(blocks + sequence * table_stride + column, mask=exists & (column < table_blocks), other=-1).to(
+            tl.int64
+        )
+        here = exists & (block >= 0) & (block < num_blocks)
+        tl.atomic_max(errors + token * 0, (token + 1).to(tl.int64), mask=exists & (here == 0), sem="relaxed")
         slot, heads = token % BLOCK_SIZE, token * 0 + head
         k = _rows(k_outer, pages, block, slot, heads, here, K, TOKENS)
         logits = tl.zeros((QUERIES, TOKENS), tl.float32)
@@ -169,6 +175,7 @@ def attend(
     lengths: torch.Tensor,
     recipe: Recipe,
     scales: tuple[torch.Tensor | None, torch.Tensor | None],
+    errors: torch.Tensor,
     tau: float,
     splits: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -187,7 +194,7 @@ def attend(
         (sequences, layout.num_kv_heads, splits),
         (
             patterns(query), block_tables, lengths, scales[0], scales[1], pages, sums, maxima, weights,
-            pages.shape[0], block_tables.stride(0), *query.stride(), log2_scale(tau),
+            errors, pages.shape[0], block_tables.shape[1], block_tables.stride(0), *query.stride(), log2_scale(tau),
         ),
         {
             "DTYPE": name_of(query.dtype), "K": k, "V": v, "BLOCK_SIZE": layout.block_size,

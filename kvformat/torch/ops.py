@@ -205,6 +205,7 @@ def paged_attention(
     Gives the output (sequences, query heads, head size of V) in the query's dtype, and the log of the sum of weights,
     float32 (sequences, query heads); 0 and -Inf where a sequence has no token. K and V are exactly what `gather_pages`
     gives; `kvformat.torch.attention` says how far rounding can move the rest. On the CPU it is float64, rounded once.
+    On a device a token whose block the cache or its table does not have is left out, and raises the flag.
     """
     sizes = (query.shape[-1], head_size_v or query.shape[-1])
     made = layout_of(layout, kv_mode, order, block_size, num_kv_heads, sizes, v_scales, pages.shape[1], dtype)
@@ -217,7 +218,10 @@ def paged_attention(
     if not _by_engine(query):
         from kvformat.torch.attention import attend
 
-        return attend(made, query, pages, block_tables, seq_lens, how, (k_given, v_given), scale, num_splits)
+        _, errors = flags(pages.device)
+        return attend(made, query, pages, block_tables, seq_lens, how, (k_given, v_given), errors, scale, num_splits)
+    for table, length in zip(block_tables, seq_lens.tolist(), strict=True):
+        check_table(table, length, block_size)
     out = query.new_zeros((*query.shape[:2], sizes[1]))
     lse = query.new_full(query.shape[:2], float("-inf"), dtype=torch.float32)
     group = query.shape[1] // num_kv_heads

@@ -3,8 +3,8 @@
 The kernel read the same bytes, so quantization is no excuse: what it may differ by is its own rounding. The model of a
 kernel that the bound is made of, u the unit roundoff of its accumulator and w that of its operands:
 
-    k' = k (1 + w)                     K and V of a tile, dequantized and rounded to the operands' dtype; q where it was
-                                       wider
+    k' = k (1 + w) + t                 K and V of a tile, dequantized and rounded to the operands' dtype; q where it was
+                                       wider. t: half the smallest subnormal, 2^-25 in float16, else too small to count
     s' = sum_c q_c k'_c * scale        head_dim products and sums and three factors, in any order
     p' = exp(s' - m)                   within 2^-20 and 3 u |s - m| (an approximate exponential of a rounded difference)
     o' = sum_j w(p'_j) v'_j / sum p'   2 keys + 8 roundings each: rescaling, splitting and merging included
@@ -43,22 +43,31 @@ ACCUMULATORS = {"float32": UNIT["float32"], "float16": UNIT["float16"], "fp8_ten
 #: of float32 unless they are told not to
 OPERANDS = {"float32": 0.0, "tfloat32": 2.0**-11, "float16": UNIT["float16"], "bfloat16": UNIT["bfloat16"]}
 _EXPONENTIAL = 2.0**-20
+#: half the smallest subnormal of float16: what rounding to it adds where it has no more bits
+_TINY = 2.0**-25
 #: query rows judged at once times keys: the arrays of (q_heads, rows, keys) then stay below some 100 MiB
 _AT_ONCE = 1 << 18
 
 
 class _Roundings(NamedTuple):
-    """The unit roundoffs of a kernel: its accumulator, its tiles, the query where it is rounded to them, its output."""
+    """The unit roundoffs of a kernel: its accumulator, its tiles, the query where it is rounded to them, its output.
+
+    tiny, tiny_query: what rounding a subnormal element of the tiles, and of the query, adds beside them.
+    """
 
     accumulator: float
     tiles: float
     query: float
     output: str
+    tiny: float
+    tiny_query: float
 
     @classmethod
     def of(cls, accumulate: str, operands: str, query: str, output: str) -> _Roundings:
         tiles = OPERANDS[operands]
-        return cls(ACCUMULATORS[accumulate], tiles, tiles if tiles > OPERANDS[query] else 0.0, output)
+        tiny = _TINY if operands == "float16" else 0.0
+        rounded = tiles if tiles > OPERANDS[query] else 0.0
+        return cls(ACCUMULATORS[accumulate], tiles, rounded, output, tiny, tiny if query != "float16" else 0.0)
 
 
 @dataclass(frozen=True)
@@ -121,6 +130,7 @@ def judge(dump: Dump, how: Recipe, scales: dict[Any, np.float32 | None]) -> Judg
     total = len(dump.query)
     if total > len(slots):
         raise InputError(f"query holds {total} tokens; only {len(slots)} have a slot")
+    _check_reach(dump.query, key, scale)
     wrong, worst = 0, 0.0
     first: dict[str, Any] | None = None
     step = max(1, _AT_ONCE // len(slots))
@@ -141,6 +151,18 @@ def judge(dump: Dump, how: Recipe, scales: dict[Any, np.float32 | None]) -> Judg
             first |= dict(zip(("found", "right", "bound"), map(float, numbers), strict=True))
         wrong, worst = wrong + int(beyond.sum()), max(worst, float(ratio.max()))
     return Judgement(dump.output.size, wrong, worst, first, accumulate, operands)
+
+
+def _check_reach(query: Array, key: Array, scale: float) -> None:
+    """Raises InputError where no output is right: a query that is not finite, or logits that float32 may not hold."""
+    q = query.astype(np.float64)
+    if not np.isfinite(q).all():
+        row, head, dim = (int(i) for i in np.argwhere(~np.isfinite(q))[0])
+        raise InputError(f"query {row}, head {head}, dim {dim} is {q[row, head, dim]}; attention needs finite numbers")
+    largest = float(np.abs(key, where=np.isfinite(key), out=np.zeros_like(key)).max(initial=0))
+    reach = float(np.abs(q).sum(axis=2).max()) * largest * abs(scale)
+    if not reach < float(np.finfo(np.float32).max):
+        raise InputError(f"logits may reach {reach:.2g}, beyond float32: query and softmax_scale cannot be judged")
 
 
 def _read(dump: Dump, how: Recipe, scales: dict[Any, np.float32 | None], slots: Array) -> tuple[Array, Array]:
@@ -192,9 +214,11 @@ def _right(
     size = attend(np.abs(query), np.abs(key), value, mask=mask, scale=abs(scale)).logits
     group = query.shape[1] // key.shape[1]
     seen = np.isfinite(exact.logits)
-    dots = (1 + w) * (1 + roundings.query) * (1 + _gamma(query.shape[2] + 3, u)) - 1
+    products = 1 + _gamma(query.shape[2] + 3, u)
+    dots = (1 + w) * (1 + roundings.query) * products - 1
     below = np.where(seen, exact.logits.max(axis=2, keepdims=True) - exact.logits, 0)
-    delta = np.where(seen, dots * np.where(seen, size, 0) + 3 * u * below + _EXPONENTIAL, 0)
+    tiny = _subnormal(query, key, roundings) * abs(scale) * products
+    delta = np.where(seen, dots * np.where(seen, size, 0) + tiny + 3 * u * below + _EXPONENTIAL, 0)
     omega = 2 * delta.max(axis=2)
     ranges, peaks = _spans(value, seen[0], group)
     moved = tv_bound(omega)[..., None] * ranges
@@ -202,12 +226,25 @@ def _right(
     weight = mixed.reshape(exact.output.shape) + tv_bound(omega)[..., None] * peaks
     sums = _gamma(2 * len(key) + 8, u)
     rounding = ((1 + w) ** 2 * (1 + sums) / (1 - sums) - 1) * weight
-    if w == UNIT["float16"]:  # probabilities below 2^-14 are subnormal there
-        rounding = rounding + len(key) * 2.0**-25 * peaks
+    # in float16 probabilities below 2^-14 are subnormal, and so are such elements of V, which weigh at most 1 together
+    mass = (1 + w) * (1 + len(key) * roundings.tiny) * (1 + sums) / (1 - sums)
+    rounding = rounding + roundings.tiny * (len(key) * peaks + mass)
     bound = moved + rounding
-    smallest = {"float16": 2.0**-25}.get(roundings.output, 2.0**-134)
+    smallest = {"float16": _TINY}.get(roundings.output, 2.0**-134)
     bound = bound + UNIT[roundings.output] * (np.abs(exact.output) + bound) + smallest
     return exact.output.transpose(1, 0, 2), bound.transpose(1, 0, 2)
+
+
+def _subnormal(query: Array, key: Array, roundings: _Roundings) -> Array:
+    """What rounding subnormal elements to float16 adds to q.k: (q_heads, queries, keys).
+
+    (|q| + t')(|k| + t) - |q||k| = t |q| + t' (|k| + t) per element; t' is 0 where q is not rounded.
+    """
+    group = query.shape[1] // key.shape[1]
+    of_key = roundings.tiny * (1 + roundings.query) * np.abs(query).sum(axis=2).T[:, :, None]
+    size = (1 + roundings.tiles) * np.abs(key).sum(axis=2) + roundings.tiny * key.shape[2]
+    total: Array = of_key + roundings.tiny_query * np.repeat(size.T[:, None, :], group, axis=0)
+    return total
 
 
 def _gamma(operations: int, u: float) -> float:

@@ -26,7 +26,7 @@ def call(function: Callable[..., Any], *arguments: Any, offered: Mapping[str, An
     given = {name: value for name, value in offered.items() if taken is None or name in taken}
     try:
         return function(*arguments, **given)
-    except Exception as error:  # whatever it raises
+    except (Exception, SystemExit) as error:  # whatever it raises
         raise InputError(f"{_name(function)} raised {_told(error)}") from error
 
 
@@ -34,6 +34,6 @@ def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", type(function).__name__)
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from kvformat.errors import InputError
+from kvformat.files import write_whole
 from kvformat.modes import mode as find_mode
 
 if TYPE_CHECKING:
@@ -51,11 +51,8 @@ def write(target: Path, tensors: Mapping[str, ArrayLike], metadata: dict[str, st
 
     whole = {name: np.require(np.asarray(array), requirements=("C", "A")) for name, array in tensors.items()}
     try:
-        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
-            finished = Path(folder) / target.name
-            save_file(whole, finished, metadata=metadata)
-            finished.replace(target)
-    except (OSError, SafetensorError) as error:
+        write_whole(target, lambda finished: save_file(whole, finished, metadata=metadata))
+    except SafetensorError as error:
         raise InputError(f"{one_line(target)}: cannot be written: {one_line(error)}") from error
 
 

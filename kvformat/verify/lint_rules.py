@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,10 @@ from kvformat.verify.identify import Side
 Mask = NDArray[np.bool_]
 Array = NDArray[Any]
 
-#: (slots, heads, entries): where a rule is broken, and what to say of the first one
-Breach = tuple[Literal["code", "scale"], Mask, str]
+#: (slots, heads, entries): where a rule is broken, and what to say of such a place
+Breach = tuple[Literal["code", "scale"], Mask, str | Callable[[NDArray[np.int64]], str]]
+#: the same for a rule that is judged when all pages have been seen
+Places = tuple[Literal["code", "scale"], Mask]
 
 _PER_ROW = ("fp8_per_token_head", "int8_per_token_head")
 _SCALED = (*_PER_ROW, "nvfp4")
@@ -62,6 +64,20 @@ class Slots:
         return np.abs(self.values).reshape(slots, heads, columns, dims // columns)
 
 
+class Whole(Protocol):
+    """One side of a whole cache, which is seen part by part."""
+
+    def add(self, slots: Slots) -> Places | None:
+        """Take in some more slots: where the rule is broken in them, if it is."""
+
+    def verdict(self) -> str | None:
+        """Whether the rule is broken in all that was seen, and what to say of each place."""
+
+
+def _nothing(_: Slots) -> Iterator[Breach]:
+    yield from ()
+
+
 @dataclass(frozen=True)
 class Rule:
     """Something that right pages never show."""
@@ -74,7 +90,10 @@ class Rule:
     #: a public case
     source: str
     modes: tuple[str, ...]
-    find: Callable[[Slots], Iterator[Breach]]
+    #: where single slots break it
+    find: Callable[[Slots], Iterator[Breach]] = _nothing
+    #: or what gathers the evidence, where only the whole cache can break it
+    whole: Callable[[], Whole] | None = None
 
 
 def _scales_where(test: Callable[[Slots], Mask], text: str) -> Callable[[Slots], Iterator[Breach]]:
@@ -89,15 +108,30 @@ def _zero_scale(slots: Slots) -> Mask:
     return broken
 
 
-def _one_for_all(slots: Slots) -> Iterator[Breach]:
+class _OneForAll:
     """Scales of 1.0 by the majority: a single row may well have an amax of 127 or 448."""
-    spread = (slots.groups.max(axis=3) > 0) & slots.written[:, None, None]
-    one = (slots.scales == 1) & spread
-    varied = np.ptp(slots.groups.max(axis=3)[spread]) > 0 if spread.any() else False
-    many = np.count_nonzero(one) >= _MANY and 2 * np.count_nonzero(one) > np.count_nonzero(spread)
-    # block scales that are all alike do occur; that their largest codes are not does not
-    if many and (slots.scale_kind == "float32" or varied):
-        yield "scale", one, "the scale is exactly 1.0, as those of most rows"
+
+    def __init__(self) -> None:
+        self._ones = self._spread = 0
+        self._largest: set[float] = set()
+        self._in_floats = False
+
+    def add(self, slots: Slots) -> Places | None:
+        largest = slots.groups.max(axis=3)
+        spread = (largest > 0) & slots.written[:, None, None]
+        one = (slots.scales == 1) & spread
+        self._ones += int(np.count_nonzero(one))
+        self._spread += int(np.count_nonzero(spread))
+        self._largest.update(np.unique(largest[spread]).tolist())
+        self._in_floats = slots.scale_kind == "float32"
+        return "scale", one
+
+    def verdict(self) -> str | None:
+        # block scales that are all alike do occur; that their largest codes are not does not
+        many = self._ones >= _MANY and 2 * self._ones > self._spread
+        if many and (self._in_floats or len(self._largest) > 1):
+            return "the scale is exactly 1.0, as those of most rows"
+        return None
 
 
 def _below_top(slots: Slots) -> Iterator[Breach]:
@@ -111,13 +145,16 @@ def _below_top(slots: Slots) -> Iterator[Breach]:
         judged &= slots.scales < element(slots.scale_kind).max
     broken = judged & (largest < least) & slots.written[:, None, None]
     if broken.any():
-        found = float(largest[broken][0])
-        yield "scale", broken, f"the largest magnitude under this scale is {found:g}, not {top:g}"
+        yield (
+            "scale",
+            broken,
+            lambda place: f"the largest magnitude under this scale is {float(largest[tuple(place)]):g}, not {top:g}",
+        )
 
 
 def _at_top(slots: Slots) -> Iterator[Breach]:
     """A scale that is too small makes most codes of a row the largest one."""
-    top = element(slots.kind).max if slots.kind != "int8" else 127.0
+    top = element(slots.kind).max
     share = np.count_nonzero(slots.groups >= top, axis=3)
     count = slots.groups.shape[3]
     broken = (2 * share > count) & (count >= 8) & slots.written[:, None, None]
@@ -134,13 +171,20 @@ def _not_finite(slots: Slots) -> Iterator[Breach]:
 
 
 def _unwritten(slots: Slots) -> Iterator[Breach]:
-    """A slot that should hold a token and has one and the same byte throughout; or one before a written one."""
+    """A slot that should hold a token and has one and the same byte throughout; or one before a written one.
+
+    The bytes of a token of zeros are all 0, too, and such a one is right; but a float32 scale of zeros is 1 or a floor.
+    """
+    if slots.side != "k":  # the bytes of both sides were compared
+        return
     if slots.known:
         missing = slots.written & slots.blank
     else:
         blocks = slots.written.reshape(-1, slots.block_size)
         later = np.cumsum(blocks[:, ::-1], axis=1)[:, ::-1] > 0
         missing = (~blocks & later).reshape(-1)
+    if slots.scale_kind != "float32":
+        missing &= (slots.values != 0).any(axis=(1, 2))
     if missing.any():
         mask = np.zeros(slots.codes.shape, bool)
         mask[missing, 0, 0] = True
@@ -157,31 +201,66 @@ def _poison(slots: Slots) -> Iterator[Breach]:
     yield "scale", ~np.isfinite(slots.scales) & empty, "the scale of an unwritten slot is NaN or Inf"
 
 
-def _negative_zeros(slots: Slots) -> Iterator[Breach]:
-    zero = (slots.values == 0) & slots.written[:, None, None]
-    negative = np.signbit(slots.values) & zero
-    if np.count_nonzero(negative) >= 32 and np.count_nonzero(negative) == np.count_nonzero(zero):
-        yield "code", negative, "this zero is negative, as are all of them"
+class _NegativeZeros:
+    def __init__(self) -> None:
+        self._negative = self._zeros = 0
+
+    def add(self, slots: Slots) -> Places | None:
+        zero = (slots.values == 0) & slots.written[:, None, None]
+        negative = np.signbit(slots.values) & zero
+        self._zeros += int(np.count_nonzero(zero))
+        self._negative += int(np.count_nonzero(negative))
+        return "code", negative
+
+    def verdict(self) -> str | None:
+        every = self._negative >= 32 and self._negative == self._zeros
+        return "this zero is negative, as are all of them" if every else None
 
 
-def _other_format(slots: Slots) -> Iterator[Breach]:
-    better = statistics.better_format(slots.codes[slots.written], slots.kind)
-    if better:
-        mask = np.zeros(slots.codes.shape, bool)
-        mask[np.flatnonzero(slots.written)[:1], 0, 0] = True
-        yield "code", mask, f"the codes of these pages are spread like {better}, not like {slots.kind}"
+class _OtherFormat:
+    def __init__(self) -> None:
+        self._spread: statistics.Spread | None = None
+
+    def add(self, slots: Slots) -> Places | None:
+        first = self._spread is None and slots.written.any()
+        if first:
+            self._spread = statistics.Spread(slots.kind)
+        if self._spread is not None:
+            self._spread.add(slots.codes[slots.written])
+        return ("code", _entry(slots.codes.shape, np.flatnonzero(slots.written)[0])) if first else None
+
+    def verdict(self) -> str | None:
+        better = None if self._spread is None else self._spread.better_format()
+        if self._spread is None or better is None:
+            return None
+        return f"the codes of these pages are spread like {better}, not like {self._spread.name}"
 
 
-def _other_swizzle(slots: Slots) -> Iterator[Breach]:
-    full: Mask = np.asarray(slots.written.reshape(-1, slots.block_size).all(axis=1))
-    if slots.block_size % 4 or slots.scales.shape[2] % 4 or not full.any():
-        return
-    scales = slots.scales.reshape(len(full), slots.block_size, *slots.scales.shape[1:])[full]
-    better = statistics.better_swizzle(scales, swizzled=slots.swizzled)
-    if better:
-        mask = np.zeros(slots.scales.shape, bool)
-        mask[np.flatnonzero(full)[0] * slots.block_size, 0, 0] = True
-        yield "scale", mask, f"neighbouring tokens have like scales only if these are {better}"
+class _OtherSwizzle:
+    def __init__(self) -> None:
+        self._alike: statistics.Alike | None = None
+
+    def add(self, slots: Slots) -> Places | None:
+        full: Mask = np.asarray(slots.written.reshape(-1, slots.block_size).all(axis=1))
+        if slots.block_size % 4 or slots.scales.shape[2] % 4 or not full.any():
+            return None
+        first = self._alike is None
+        if self._alike is None:
+            self._alike = statistics.Alike(swizzled=slots.swizzled)
+        self._alike.add(slots.scales.reshape(len(full), slots.block_size, *slots.scales.shape[1:])[full])
+        place = np.flatnonzero(full)[0] * slots.block_size
+        return ("scale", _entry(slots.scales.shape, place)) if first else None
+
+    def verdict(self) -> str | None:
+        better = None if self._alike is None else self._alike.better_swizzle()
+        return f"neighbouring tokens have like scales only if these are {better}" if better else None
+
+
+def _entry(shape: tuple[int, ...], slot: Any) -> Mask:
+    """A single place: the first entry of a slot."""
+    mask = np.zeros(shape, bool)
+    mask[slot, 0, 0] = True
+    return mask
 
 
 _RULES = (
@@ -215,7 +294,7 @@ _RULES = (
         "1.0 is what scales are before somebody sets them",
         "vllm-project/vllm#51091, #54624",
         _SCALED,
-        _one_for_all,
+        whole=_OneForAll,
     ),
     Rule(
         "top-not-reached",
@@ -255,7 +334,7 @@ _RULES = (
         "writer and reader take the dtype from different places",
         "vllm-project/vllm#54341, #45720",
         (*_FP8, "int8_per_token_head", "nvfp4"),
-        _other_format,
+        whole=_OtherFormat,
     ),
     Rule(
         "other-swizzle",
@@ -263,7 +342,7 @@ _RULES = (
         "channels keep their size from token to token; the right order shows that",
         "vllm-project/vllm#50084; flashinfer-ai/flashinfer#2954",
         ("nvfp4",),
-        _other_swizzle,
+        whole=_OtherSwizzle,
     ),
     Rule(
         "negative-zeros",
@@ -271,7 +350,7 @@ _RULES = (
         "a sign bit made of (2 - sign(x)) // 2 is 1 for 0",
         "NVIDIA Model Optimizer 0.47.0 mxfp4_tensor.py",
         (*_FP8, "nvfp4"),
-        _negative_zeros,
+        whole=_NegativeZeros,
     ),
     Rule(
         "unwritten-slot",
@@ -298,7 +377,6 @@ PADDING = Rule(
     "somebody wrote there: a stride or a row is longer than the reader's",
     "vllm-project/vllm#49716; FlashML-org/FreeToken#354",
     ("none", "fp8_per_tensor", *_SCALED),
-    lambda _: iter(()),
 )
 
 #: every rule by id

@@ -22,25 +22,37 @@ _CODES = 1024
 _SIZES = 2.0 ** -np.arange(0.5, 14, 0.5)
 
 
-def better_format(codes: Array, name: str) -> str | None:
-    """The format in which codes are spread much more like numbers around 0 than in the format `name`; None if none is.
+class Spread:
+    """In which format codes are spread much more like numbers around 0 than in their own.
 
     Each row of codes is taken for draws from a mixture of normal distributions whose widths lie a few binades apart, as
     K and V have channels of different size; the widest is fitted to the row.
     """
-    fmt = element(name)
-    rows = codes.view(np.uint8).reshape(-1, codes.shape[-1]) & np.uint8(fmt.codes - 1)
-    if rows.size < _CODES:
-        return None
-    rows = rows[: 1 << 12]
-    counts = np.zeros((len(rows), fmt.codes), np.float32)
-    np.add.at(counts, (np.arange(len(rows))[:, None], rows), 1)
-    own, *others = sorted(_RIVALS[fmt.bits], key=lambda each: each != name)
-    if own != name:
-        return None
-    likelihood = {each: float((counts @ _log_masses(each).T).max(axis=1).sum()) / rows.size for each in (own, *others)}
-    best = max(others, key=lambda each: likelihood[each])
-    return best if likelihood[best] > likelihood[own] + _MARGIN else None
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        rivals = _RIVALS[element(name).bits]
+        self._likelihood = dict.fromkeys(rivals, 0.0) if name in rivals else {}
+        self._codes = 0
+
+    def add(self, codes: Array) -> None:
+        """Take in rows of codes (..., dims), one per byte."""
+        count = element(self.name).codes
+        rows = codes.view(np.uint8).reshape(-1, codes.shape[-1]) & np.uint8(count - 1)
+        places = np.arange(len(rows))[:, None] * count + rows
+        counts = np.bincount(places.reshape(-1), minlength=len(rows) * count).reshape(-1, count).astype(np.float32)
+        self._codes += rows.size
+        for each in self._likelihood:
+            best = (counts @ _log_masses(each).T).max(axis=1)
+            self._likelihood[each] += float(best.sum(dtype=np.float64))
+
+    def better_format(self) -> str | None:
+        """That format; None if there is none."""
+        if self._codes < _CODES or not self._likelihood:
+            return None
+        best = max((each for each in self._likelihood if each != self.name), key=lambda each: self._likelihood[each])
+        gained = (self._likelihood[best] - self._likelihood[self.name]) / self._codes
+        return best if gained > _MARGIN else None
 
 
 @cache
@@ -67,33 +79,51 @@ def _masses(fmt: ElementFormat, size: float) -> Array:
     return masses
 
 
-def better_swizzle(scales: Array, *, swizzled: bool) -> str | None:
+class Alike:
     """Whether block scales are alike in neighbouring tokens only if they are read in the other swizzle.
 
-    scales: (blocks, slots, heads, columns), as read in the layout's own. A channel keeps its size from token to token,
-    so the mean over tokens tells columns apart, in the right order; in the other one it mixes them.
+    A channel keeps its size from token to token, so the mean over tokens tells columns apart, in the right order; in
+    the other one it mixes them.
     """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = np.log2(scales)
-    # rows: what swizzles mix; columns without a finite logarithm say nothing
-    logs = np.where(np.isfinite(logs), logs, 0)
-    other = _swizzle(logs) if not swizzled else _unswizzle(logs)
-    explained = [_between_columns(each) for each in (logs, other)]
-    count, columns, heads = logs.shape[0] * logs.shape[1], logs.shape[3], logs.shape[2]
-    rest = (float(((logs - logs.mean(axis=(0, 1))) ** 2).sum()), float(((other - other.mean(axis=(0, 1))) ** 2).sum()))
-    noise = rest[1] / max(1, (count - 1) * columns * heads)
-    degrees = (columns - 1) * heads
-    gained = (explained[1] - explained[0]) / noise if noise > 0 else 0.0
-    # the sum of so many squares of normal numbers, and eight standard deviations of it
-    enough = degrees + 8 * sqrt(2 * degrees) + 20
-    if count < 8 or gained <= enough:
-        return None
-    return "linear" if swizzled else "swizzled in groups of 4 tokens"
+
+    def __init__(self, *, swizzled: bool) -> None:
+        self._swizzled = swizzled
+        self._count = 0
+        self._squares = 0.0
+        #: sums over tokens of the logarithms, as read in the layout's own swizzle and in the other one
+        self._sums: list[Array] = [np.zeros(()), np.zeros(())]
+
+    def add(self, scales: Array) -> None:
+        """Take in scales (blocks, slots, heads, columns), as read in the layout's own swizzle."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs = np.log2(scales.astype(np.float64))
+        # rows: what swizzles mix; scales without a finite logarithm say nothing
+        logs = np.where(np.isfinite(logs), logs, 0)
+        other = _unswizzle(logs) if self._swizzled else _swizzle(logs)
+        self._count += logs.shape[0] * logs.shape[1]
+        self._squares += float((logs**2).sum())
+        self._sums = [total + each.sum(axis=(0, 1)) for total, each in zip(self._sums, (logs, other), strict=True)]
+
+    def better_swizzle(self) -> str | None:
+        """That swizzle, in words; None if theirs explains the scales as well."""
+        if self._count < 8:
+            return None
+        own, other = (total / self._count for total in self._sums)
+        heads, columns = other.shape
+        rest = self._squares - self._count * float((other**2).sum())
+        noise = rest / ((self._count - 1) * columns * heads) if rest > 1e-9 * self._squares else 0.0
+        degrees = (columns - 1) * heads
+        gained = self._count * (_between_columns(other) - _between_columns(own)) / noise if noise > 0 else 0.0
+        # the sum of so many squares of normal numbers, and eight standard deviations of it
+        enough = degrees + 8 * sqrt(2 * degrees) + 20
+        if gained <= enough:
+            return None
+        return "linear" if self._swizzled else "swizzled in groups of 4 tokens"
 
 
-def _between_columns(logs: Array) -> float:
-    means = logs.mean(axis=(0, 1))
-    return float(((means - means.mean(axis=1, keepdims=True)) ** 2).sum() * logs.shape[0] * logs.shape[1])
+def _between_columns(means: Array) -> float:
+    """How far the columns of a head lie apart: means (heads, columns)."""
+    return float(((means - means.mean(axis=1, keepdims=True)) ** 2).sum())
 
 
 def _swizzle(logs: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.slots import check_slots
 from kvformat.verify.dump import Dump, Pages
 from kvformat.verify.identify import SIDES, Side
-from kvformat.verify.lint_rules import PADDING, RULES, Rule, Slots
+from kvformat.verify.lint_rules import PADDING, RULES, Places, Rule, Slots, Whole
 
 #: elements of a side that are looked at together
 _CHUNK = 1 << 20
@@ -134,8 +134,13 @@ def _lint(
         raise InputError(f"layout {layout.name} does not store K and V in one format each; lint has no rules for that")
     if layout.mode not in MODES:
         raise InputError(f"lint has no rules for mode {layout.mode}; it has some for {', '.join(MODES)}")
-    findings: list[Finding] = []
-    counts: dict[str, int] = {}
+    found = _Found()
+    wholes = [
+        _Gathered(layout, rule, side, rule.whole())
+        for rule in RULES.values()
+        if rule.whole is not None and layout.mode in rule.modes
+        for side in SIDES
+    ]
     written = _mapped(layout, len(pages), mapped)
     slots = 0
     row = layout.block_size * layout.num_kv_heads * max(layout.head_size, layout.head_size_v)
@@ -146,16 +151,62 @@ def _lint(
         blank = _blank(layout, part)
         views = {side: _view(layout, part, side, mask, blank) for side in SIDES}
         slots += int(np.count_nonzero(views["k"].written))
-        for rule, count, found in _broken(layout, part, views, start):
-            counts[rule.id] = counts.get(rule.id, 0) + count
-            listed = sum(each.rule == rule.id for each in findings)
-            findings += found[: max(0, _LISTED - listed)]
+        for broken in _broken(layout, part, views, start):
+            found.add(*broken)
+        for whole in wholes:
+            whole.add(views[whole.side], start)
         if progress is not None:
             progress(min(start + step, len(pages)), len(pages))
     if not slots:
         raise InputError("no slot of the pages was written, so there is nothing to judge")
-    ordered = {rule: counts[rule] for rule in RULES if counts.get(rule)}
-    return LintReport(tuple(findings), ordered, slots, len(pages), layout.spec)
+    for whole in wholes:
+        found.add(*whole.judged())
+    ordered = {rule: found.counts[rule] for rule in RULES if found.counts.get(rule)}
+    listed = tuple(each for rule in ordered for each in found.first[rule])
+    return LintReport(listed, ordered, slots, len(pages), layout.spec)
+
+
+class _Found:
+    """What was found so far: all of it is counted, the first places of each rule are kept, block by block."""
+
+    def __init__(self) -> None:
+        self.first: dict[str, list[Finding]] = {}
+        self.counts: dict[str, int] = {}
+
+    def add(self, rule: Rule, count: int, found: list[Finding]) -> None:
+        """found: the first _LISTED of them, in order."""
+        self.counts[rule.id] = self.counts.get(rule.id, 0) + count
+        self.first[rule.id] = sorted([*self.first.get(rule.id, []), *found], key=_place)[:_LISTED]
+
+
+def _place(found: Finding) -> tuple[int, int, int, str, str, int]:
+    return found.block, found.slot or 0, found.head or 0, found.side or "", found.part, found.byte
+
+
+class _Gathered:
+    """A rule that is judged over the whole cache: its evidence, and where it is broken if it is."""
+
+    def __init__(self, layout: Layout, rule: Rule, side: Side, whole: Whole) -> None:
+        self.side = side
+        self._layout, self._rule, self._whole = layout, rule, whole
+        self._count = 0
+        self._places: list[Finding] = []
+
+    def add(self, view: Slots, first: int) -> None:
+        """Take in some blocks; `first` is the number of the first one."""
+        places: Places | None = self._whole.add(view)
+        if places is not None:
+            part, mask = places
+            self._count += int(np.count_nonzero(mask))
+            listed = np.argwhere(mask)[: _LISTED - len(self._places)]
+            self._places += [_finding(self._layout, self._rule, self.side, part, each, "", first) for each in listed]
+
+    def judged(self) -> tuple[Rule, int, list[Finding]]:
+        """The rule, how often it is broken, and the first places."""
+        text = self._whole.verdict()
+        if text is None:
+            return self._rule, 0, []
+        return self._rule, self._count, [replace(each, text=text) for each in self._places]
 
 
 def _mapped(layout: Layout, blocks: int, slots: NDArray[np.int64] | None) -> NDArray[np.bool_] | None:
@@ -221,13 +272,15 @@ def _broken(
 
 
 def _finding(
-    layout: Layout, rule: Rule, side: Side, part: str, place: NDArray[np.int64], text: str, first: int
-) -> Finding:
+    layout: Layout, rule: Rule, side: Side, part: str, place: NDArray[np.int64],
+    text: str | Callable[[NDArray[np.int64]], str], first: int,
+) -> Finding:  # fmt: skip
     block, slot = divmod(int(place[0]), layout.block_size)
     region = layout.region(side=side, part=part)
     dim = region.first_dim + int(place[2]) * region.dims_per_entry
     where = layout.locate(side=side, slot=slot, head=int(place[1]), dim=dim, part=part)
-    return Finding(rule.id, block + first, slot, int(place[1]), side, part, where.byte, text)
+    said = text if isinstance(text, str) else text(place)
+    return Finding(rule.id, block + first, slot, int(place[1]), side, part, where.byte, said)
 
 
 def _in_padding(layout: Layout, padding: NDArray[np.uint8], block: int) -> Finding:

@@ -338,18 +338,21 @@ def _judge_pages(
         call(function, sides["key"], sides.get("value"), pages, slots, offered=offered)
         wrong = _wrong_byte(page, pages, right)
         if wrong and test["result"] == "acceptable":
-            wrong = _wrong_dump(group, page, pages, sides, slots, offered)
+            wrong = _wrong_byte(page, pages, right, spared=slots) or _wrong_dump(
+                group, page, pages, sides, slots, offered
+            )
         outcome.add(test["id"], wrong)
 
 
 _SCALES = (("k_scale", "kScale"), ("v_scale", "vScale"))
 
 
-def _wrong_byte(page: Layout, pages: Array, right: Array) -> str:
-    """The first byte that differs and is no padding, and what it is."""
+def _wrong_byte(page: Layout, pages: Array, right: Array, spared: Array | tuple[()] = ()) -> str:
+    """The first byte that differs, is no padding and lies in none of the spared slots, and what it is."""
+    slots = set(np.asarray(spared).tolist())
     for block, byte in np.argwhere(pages != right).tolist():
         held = page.explain(byte=byte)
-        if held.part != "padding":
+        if held.slot is not None and block * page.block_size + held.slot not in slots:
             where = f"slot {held.slot} head {held.head} dims {held.dims.start}..{held.dims.stop - 1}"
             value = f"{pages[block, byte]:02X}, right: {right[block, byte]:02X}"
             return f"page {block} byte {byte} ({held.region}, {where}): {value}"

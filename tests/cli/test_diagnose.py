@@ -159,3 +159,18 @@ def test_pages_alone_are_enough(capsys, tmp_path):
     save_file({"pages": dump.pages[0].copy()}, path, metadata)
     assert main(["lint", str(path)]) == 2
     assert "must be uint8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["dump.safetensors", "--mode", "nvfp4"], "are for a probe"),
+        (["dump.safetensors", "-o", "other"], "are for a probe"),
+        (["--probe", "--mode", "nvfp4", "-o", "p", "--recipe", "golden/nvfp4"], "--recipe is for a dump"),
+    ],
+)
+def test_options_of_the_other_use_are_refused(tmp_path, monkeypatch, capsys, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    assert main(["diagnose", *arguments]) == 2
+    assert said in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

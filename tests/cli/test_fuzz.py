@@ -85,3 +85,25 @@ def test_torch_without_a_device_is_the_cpu(capsys):
     status, out, _ = run(capsys, *arguments)
     assert status == 1
     assert "raises AttributeError" in out  # it takes NumPy arrays
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["x:y", "--mode", "nvfp4", "--seed", "-1"], "--seed must be 0 or more"),
+        (["x:y", "--mode", "nvfp4", "--limit", "nan"], "--limit must be a number of seconds above 0"),
+        (["x:y", "--mode", "nvfp4", "--limit", "0"], "--limit must be a number of seconds above 0"),
+        (["--zoo", "--recipe", "golden/nvfp4"], "leave those options out"),
+    ],
+)
+def test_options_that_say_nothing_are_refused(capsys, arguments, said):
+    assert main(["fuzz", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_what_a_candidate_prints_is_no_part_of_the_document(tmp_path, capsys):
+    (tmp_path / "loud.py").write_text("def quantize(x):\n    print('hello')\n    return x\n")
+    main(["fuzz", f"{tmp_path / 'loud.py'}:quantize", "--mode", "nvfp4", "--examples", "2", "--json"])
+    printed = capsys.readouterr()
+    assert "hello" in printed.err
+    json.loads(printed.out)

@@ -93,3 +93,9 @@ def test_skipping_every_test_is_no_success(capsys, mine):
     files = ["elements/e2m1fn_encode", "--group", "binary64/*"]
     assert main(["vectors", "run", *files, *skips, "--against", f"{mine}:right"]) == 2
     assert "every one is skipped" in capsys.readouterr().err
+
+
+def test_a_function_that_exits_is_no_function_that_holds(tmp_path, capsys):
+    (tmp_path / "exits.py").write_text("import sys\n\ndef encode(x):\n    sys.exit(0)\n")
+    assert main(["vectors", "run", "elements/e2m1fn_encode", "--against", f"{tmp_path / 'exits.py'}:encode"]) == 2
+    assert "encode raised SystemExit" in capsys.readouterr().err

@@ -162,7 +162,7 @@ def test_464_plus_a_hair_is_beyond_e4m3fn_only_if_it_is_rounded_once():
 @pytest.mark.parametrize(
     "x, name, code",
     [
-        # a float16 or bfloat16 on the way would round these twice (A1, A9 of facts/bug-zoo.md)
+        # a float16 or bfloat16 on the way would round these twice
         (1.0625001, "e4m3fn", 0x39),
         (272.156555, "e4m3fn", 0x79),
         (400.199585, "e4m3fn", 0x7D),
@@ -184,7 +184,7 @@ def test_float32_inputs_of_public_bug_reports(x, name, code):
     assert kvf.encode(np.float32(x), name) == code
 
 
-def test_e2m1fn_ties_of_bug_report_a6():
+def test_e2m1fn_ties_of_a_bug_report():
     ties = np.array([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0], np.float32)
     nearest = np.array([0, 1, 1, 2, 2, 4, 4], np.float32)
     np.testing.assert_array_equal(kvf.decode(kvf.encode(ties, "e2m1fn"), "e2m1fn"), nearest)

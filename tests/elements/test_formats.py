@@ -18,7 +18,7 @@ from tests.elements.domains import ALL, INTEGERS, ML_DTYPES, ladder
 
 
 class Limits(NamedTuple):
-    """A row of the table in facts/elements.md 2.1, typed in by hand."""
+    """What the format's own specification says of it, typed in by hand."""
 
     bits: int
     max: float
@@ -43,7 +43,7 @@ LIMITS = {
     "int4": Limits(4, 7.0, 0x7, 1.0, 1.0, (0x0,), (), ()),
 }
 
-#: single values by hand, several of them from bug reports (B7, B11, D7 of facts/bug-zoo.md)
+#: single values by hand, several of them from bug reports
 VALUES = [
     ("e4m3fn", 0x01, 0.001953125),
     ("e4m3fn", 0x07, 0.013671875),

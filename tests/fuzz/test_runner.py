@@ -90,6 +90,27 @@ def test_a_difference_that_the_twin_denies_is_no_finding(monkeypatch):
     assert "please report this to kvformat" in str(report)
 
 
+def test_a_large_difference_that_the_twin_denies_does_not_end_the_search(monkeypatch):
+    # rows of 1,024 numbers are confirmed only when they are small, which these cannot become
+    monkeypatch.setattr(twin, "agrees", lambda *_: False)
+    report = fuzz(kernels.truncated, mode=INT8, seed=0, examples=60, head_dims=[1024])
+    assert (report.finding, report.examples, report.status) == (None, 60, 2)
+    assert report.unconfirmed > 1
+
+
+def test_a_fault_is_found_after_a_difference_that_the_twin_denied(monkeypatch):
+    denied = []
+
+    def agrees_from_the_second_time(*_):
+        denied.append(True)
+        return len(denied) > 1
+
+    monkeypatch.setattr(twin, "agrees", agrees_from_the_second_time)
+    report = fuzz(kernels.truncated, mode=INT8, seed=0, examples=60, head_dims=[1024])
+    assert (report.unconfirmed, report.status) == (1, 1)
+    assert report.finding.fault == "bytes differ"
+
+
 def test_a_counterexample_is_kept_and_comes_first():
     database = InMemoryExampleDatabase()
     first = fuzz(kernels.truncated, mode=INT8, database=database)

@@ -101,6 +101,25 @@ def test_a_kernel_that_raises_is_not_counted_as_caught():
     assert row.caught == "0/1"
 
 
+def test_a_right_kernel_with_differences_that_the_twin_denies_is_not_counted_as_right(monkeypatch):
+    from dataclasses import replace
+
+    from kvformat.fuzz import twin
+    from tests.fuzz.kernels import only_zeros_fail
+
+    monkeypatch.setattr(twin, "agrees", lambda *_: False)
+    kernel = next(each for each in RIGHT if (each.kind, each.mode) == ("quantizer", "int8_per_token_head"))
+    board = scoreboard.run((0,), chosen=[replace(kernel, function=only_zeros_fail)], examples=60)
+    (row,) = board.rows
+    assert row.found == 0
+    assert row.unconfirmed > 0
+    assert not row.ok
+    assert not board.ok
+    assert row.caught == f"DENIED {row.unconfirmed}"
+    assert "0 of 1 right kernels accused" in board.verdict
+    assert f"{row.unconfirmed} differences that the exact twin denies" in board.verdict
+
+
 def test_triton_kernels_are_tried_where_triton_is():
     if not any(kernel.slow for kernel in KERNELS):
         assert os.environ.get("KVFORMAT_ORACLES") != "1", "Triton is one of the oracles"

@@ -59,7 +59,7 @@ def test_8x4_tiles_are_the_flashinfer_formula(rows, columns):
 
 @pytest.mark.parametrize("rows, columns", [(4, 4), (16, 8), (8, 16), (32, 4)])
 def test_the_4_token_swizzle_is_tensorrt_llms_formula_too(rows, columns):
-    # facts/peers.md section 7 writes it with one digit less: s*4 = s//(S/4)*S + s%(S/4)*4 where rows are contiguous
+    # TensorRT-LLM writes it with one digit less: s*4 = s//(S/4)*S + s%(S/4)*4 where rows are contiguous
     offsets, _ = plane_offsets("4-token", rows, columns)
     for t in range(rows):
         assert offsets[t] == [t // 4 * 4 * columns + s * 4 + t % 4 for s in range(columns)]
@@ -96,7 +96,7 @@ def test_an_entry_written_in_toml_is_the_same_layout():
 
 
 def test_the_656_byte_fp8_mla_record_is_data():
-    # facts/vllm.md 2.12 and 4.4: 512 fp8 | 4 float32 scales @512 | 64 bfloat16 @528
+    # vLLM, csrc/cache_kernels.cu, fp8_ds_mla: 512 fp8 | 4 float32 scales @512 | 64 bfloat16 @528
     record = [
         {"part": "k.code", "columns": 512},
         {"part": "k.scale", "bits": 32, "columns": 4, "dims_per_entry": 128},
@@ -122,7 +122,7 @@ def test_the_656_byte_fp8_mla_record_is_data():
 
 
 def test_one_piece_per_head_is_data():
-    # MiniMax-M3, facts/vllm.md 4.3: slot 2*head+side, each slot [bs*64 data][bs*8 scales]
+    # vLLM, fused_minimax_m3_qknorm_rope_kv_insert_kernel.cu: slot 2*head+side, each slot [bs*64 data][bs*8 scales]
     sections = [{"per": "head", "record": ["k.code", "k.scale", "v.code", "v.scale"]}]
     register(described("test/minimax", sections, mode="nvfp4"))
     page = layout("test/minimax", mode="nvfp4", block_size=16, num_kv_heads=2, head_size=128, order="HND")

@@ -1,4 +1,4 @@
-"""facts/peers.md section 2: inputs that tell the orders of operations apart, found there by exhaustive enumeration.
+"""Inputs that tell the orders of operations apart, found by exhaustive enumeration.
 
 The scale of a block comes from its amax in one of six ways (A..F), a code from x, the block scale and the global scale
 in one of seven. dec = amax / 2688 and enc = 2688 / amax, each rounded once to binary32.
@@ -48,7 +48,7 @@ def _form(name, code):
         ],
         "code": f"c = encode({code}, e2m1fn)",
         "value": "v = mul(mul(c, bs), div(1, g))",
-        "source": "facts/peers.md",
+        "source": "a test",
     })  # fmt: skip
 
 

@@ -1,8 +1,8 @@
-"""facts/peers.md section 2, reproduced by running the recipes: who stores what where libraries differ.
+"""Who stores what where libraries differ: a table made by running or reading them, reproduced by the recipes.
 
 Every row is one block of 16 whose remaining elements are 0, with all global scales 1 (an amax of 2688). Codes are hex
 digits in the order of the elements; where a row says fewer than 16, the rest of the block is not compared.
-Two rows of the facts do not list their elements; the ones here give every code that the facts list.
+Two rows of the table do not list their elements; the ones here give every code that it lists.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kvformat.errors import InputError
-from kvformat.sizing import Layers, load_config, parse_config, size
+from kvformat.sizing import Layers, load_config, modes_of, parse_config, size
 from kvformat.sizing.models import MODELS
 
 LLAMA = {"model_type": "llama", "num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8,
@@ -42,8 +42,10 @@ def layers(config):
     ],
 )  # fmt: skip
 def test_a_public_configuration_is_the_model_of_that_name(config, model):
-    for mode in ("none",):
-        found, expected = (size(each, mode, 5000) for each in (parse_config(config, name="test"), MODELS[model]))
+    parsed = parse_config(config, name="test")
+    assert modes_of(parsed) == modes_of(MODELS[model])
+    for mode in modes_of(parsed):
+        found, expected = (size(each, mode, 5000) for each in (parsed, MODELS[model]))
         assert (found.bytes, found.per_token) == (expected.bytes, expected.per_token)
 
 
@@ -64,6 +66,9 @@ def test_what_the_layers_are():
         ({"sliding_window": 64, "model_type": "gemma2"}, {Layers(2, "kv", 2, 64, 64), Layers(2, "kv", 2, 64, 64, 64)}),
         ({"layer_types": ["linear_attention"] * 3 + ["full_attention"]},
          {Layers(3, "linear"), Layers(1, "kv", 2, 64, 64)}),
+        # Qwen3-Next, which leaves layer_types to its code; where they are there, they count
+        ({"full_attention_interval": 4}, {Layers(3, "linear"), Layers(1, "kv", 2, 64, 64)}),
+        ({"full_attention_interval": 4, "layer_types": ["full_attention"] * 4}, {Layers(4, "kv", 2, 64, 64)}),
         ({"v_head_dim": 32}, {Layers(4, "kv", 2, 64, 32)}),
     ],
 )  # fmt: skip
@@ -93,6 +98,11 @@ def test_which_layers_slide(change, expected):
             "compress_ratios must have one of 0, 4, 128 for each of 80 layers; got [[], []",
         ),
         ({"attn_type_list": [0, 1] * 40}, "attn_type_list changes what its layers keep, and is not read here"),
+        ({"attn_layer_indices": [9, 18, 27]}, "attn_layer_indices changes what its layers keep"),  # Bamba
+        ({"attn_layer_indices": []}, "attn_layer_indices changes what its layers keep"),
+        ({"attn_layer_indices": [9], "layer_types": None}, "attn_layer_indices changes what its layers keep"),
+        ({"block_types": ["recurrent", "recurrent", "attention"]}, "block_types changes what its"),  # RecurrentGemma
+        ({"full_attention_interval": "4"}, "full_attention_interval must be a positive integer; got '4'"),
         (
             {"num_kv_shared_layers": 15, "layer_types": ["full_attention"] * 80},
             "num_kv_shared_layers changes what its layers keep, and is not read here",

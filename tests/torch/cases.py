@@ -52,7 +52,7 @@ def attend(layout, index=0, group=4):
     tables, lengths = torch.zeros(2, 64, dtype=torch.int32), torch.zeros(2, dtype=torch.int32)
     scales = (_scale(made), _scale(made))
     with launch.recorded() as launches:
-        attention.attend(layout, query, pages, tables, lengths, made, scales, 0.1, 8)
+        attention.attend(layout, query, pages, tables, lengths, made, scales, torch.zeros(1, dtype=torch.int64), 0.1, 8)
     return launches[index]
 
 

@@ -54,7 +54,10 @@ class Case:
 
     def by_kernel(self, splits):
         how = (self.pages, self.tables, self.lengths, kvf.recipe(self.mode), (self.scale, self.scale), self.tau)
-        return attention.attend(self.layout, self.query, *how, splits)
+        errors = torch.zeros(1, dtype=torch.int64)
+        found = attention.attend(self.layout, self.query, *how[:-1], errors, how[-1], splits)
+        assert not errors.item()
+        return found
 
     def read(self, sequence):
         table, length = self.tables[sequence], int(self.lengths[sequence])

@@ -261,6 +261,36 @@ def test_attention_by_kernels_is_attention_by_the_engine(monkeypatch):
     assert (lse - wanted_lse).abs().max() <= 1e-5
 
 
+def attended(pages, table, length):
+    mode = "int8_per_token_head"
+    tables = torch.tensor([[*table, 2]])[:, : len(table)]  # block 2 lies behind the table: nobody may read it
+    query, names = torch.ones(1, 2, DIMS) / 8, (*named(mode), HEADS, mode, 0.1)
+    return kvt.paged_attention(query, pages, tables, torch.tensor([length]), None, None, *names)
+
+
+@pytest.mark.parametrize("length", [9, -1])
+def test_a_length_that_the_block_table_does_not_hold_is_refused_by_attention(length):
+    with pytest.raises(kvf.InputError, match=r"seq_len must be in 0\.\.8, what the block table holds"):
+        attended(new_pages("int8_per_token_head"), [1, 0], length)
+
+
+@through_kernels
+@pytest.mark.usefixtures("on_device")
+@pytest.mark.parametrize("table, length, last", [([1, 0], 11, 10), ([1, BLOCKS], 8, 7), ([-1, 1], 6, 3)])
+def test_attention_leaves_out_tokens_of_blocks_that_are_not_there_and_raises_the_flag(table, length, last):
+    key, value = torch.randn(2, 3, HEADS, DIMS, generator=torch.Generator().manual_seed(1))
+    pages = new_pages("int8_per_token_head")
+    write(pages=pages, key=key, value=value, slot_mapping=torch.tensor([5, 0, 4]))
+    held = [block for block in table if 0 <= block < BLOCKS]
+    wanted = attended(pages, held, BLOCK_SIZE * len(held) if table[0] != -1 else 2)
+    kvt.check_errors()
+    found = attended(pages, table, length)
+    with pytest.raises(kvf.InputError, match=f"token {last} lies in a block that the cache does not have"):
+        kvt.check_errors()
+    for mine, right in zip(found, wanted, strict=True):
+        assert torch.allclose(mine, right, rtol=1e-6, atol=0)
+
+
 @through_kernels
 @pytest.mark.usefixtures("on_device")
 def test_a_slot_past_the_end_is_told_by_check_errors_and_at_once_with_debug():

@@ -14,10 +14,11 @@ TOKENS, HEADS, GROUP, DIMS = 70, 2, 3, 64
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
-def dumped(mode="int8_per_token_head", dtype=np.float32, queries=5, seed=0):
+def dumped(mode="int8_per_token_head", dtype=np.float32, queries=5, seed=0, pair=None, value_size=1.0):
     """A dump of random K and V in shuffled slots, its query, and K and V as a reader of the pages has them."""
     rng = np.random.default_rng(seed)
-    key, value = (rng.normal(0, 1, (TOKENS, HEADS, DIMS)).astype(dtype) for _ in range(2))
+    key, value = pair or (rng.normal(0, size, (TOKENS, HEADS, DIMS)) for size in (1.0, value_size))
+    key, value = key.astype(dtype), value.astype(dtype)
     query = rng.normal(0, 1, (queries, HEADS * GROUP, DIMS)).astype(dtype)
     made = layout("vllm-0.33", mode=mode, block_size=16, num_kv_heads=HEADS, head_size=DIMS)
     slots = rng.permutation(6 * 16)[:TOKENS]
@@ -70,6 +71,28 @@ def test_a_right_kernel_is_within_the_bound(mode, dtype, operands):
     assert report.ok, str(report)
     assert 0 < report.attention.worst < 1
     assert report.attention.compared == out.size
+
+
+@pytest.mark.parametrize("output", [np.float32, np.float16])
+def test_float16_tiles_of_subnormal_values_are_within_the_bound(output):
+    # V around 1e-7 is two steps of float16's subnormals: its rounding is up to a third of it
+    dump, query, key, value = dumped("none", value_size=1e-7)
+    query = query.astype(np.float16).astype(np.float32)
+    out = kernel(query, key, value, operands=np.float16).astype(output)
+    report = check(dump.attending(query, out, operands="float16"))
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize(("key_size", "query_size"), [(2.0**-25, 2.0**15), (2.0**15, 2.0**-25)])
+def test_float16_tiles_that_lose_a_key_or_the_query_are_within_the_bound(key_size, query_size):
+    # 2^-25 ties to 0: logits of +-2^-7 vanish, and with them an output of that size
+    signs = np.where(np.arange(TOKENS) % 2, 1, -1)[:, None, None] * np.ones((1, HEADS, DIMS))
+    dump, query, key, value = dumped("none", pair=(signs * key_size, signs))
+    query = np.full_like(query, query_size)
+    out = kernel(query.astype(np.float16), key, value, operands=np.float16).astype(np.float32)
+    report = check(dump.attending(query, out, operands="float16"))
+    assert report.ok, str(report)
+    assert not check(dump.attending(query, out)).ok
 
 
 def test_tiles_narrower_than_the_query_round_the_query_as_well():
@@ -190,3 +213,20 @@ def test_more_queries_than_tokens_cannot_be_judged():
 
 def test_every_accumulator_is_narrower_than_float64():
     assert all(2.0**-53 < unit < 1 for unit in ACCUMULATORS.values())
+
+
+@pytest.mark.parametrize(
+    ("size", "softmax_scale", "message"),
+    [
+        (np.nan, 0.125, "query 0, head 0, dim 0 is nan; attention needs finite numbers"),
+        (np.inf, 0.125, "query 0, head 0, dim 0 is -?inf; attention needs finite numbers"),
+        (1e38, 0.125, "logits may reach .*, beyond float32"),
+        (1.0, 1e308, "logits may reach .*, beyond float32"),
+    ],
+)
+def test_a_query_without_right_logits_cannot_be_judged(size, softmax_scale, message):
+    dump, query, key, value = dumped()
+    output = kernel(query, key, value).astype(np.float32)
+    attending = dump.attending((query * np.float32(size)), output, softmax_scale=softmax_scale)
+    with pytest.raises(InputError, match=message):
+        check(attending)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from kvformat import InputError, PagedCache, layout, lint
+from kvformat.verify import linter
 from kvformat.verify.lint_rules import RULES
 from tests.verify.profiles import PROFILES, key_value
 
@@ -204,6 +205,88 @@ def test_a_hole_in_a_block_and_a_mapped_slot_that_is_blank_are_found():
     assert (hole.block, hole.slot) == (0, 5)
     mapped = lint(cache.pages, layout=made, slot_mapping=np.arange(21))
     assert {(each.block, each.slot) for each in of_rule(mapped, "unwritten-slot")} == {(0, 5)}
+
+    assert mapped.counts["unwritten-slot"] == 1  # a slot, not one for K and one for V
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_token_of_zeros_is_right(mode, mapped):
+    made = laid(mode)
+    for recipe in {f"golden/{mode}", made.recipe}:
+        cache = PagedCache(made, 2)
+        cache.pages[:] = 0xA5 if mapped else 0
+        key, value = key_value("llama", 32, HEADS, DIMS, 2)
+        key[[5, 31]], value[[5, 31]] = 0, 0
+        cache.write(key, value, np.arange(32), recipe=recipe)
+        report = lint(cache.pages, layout=made, slot_mapping=np.arange(32) if mapped else None)
+        assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mapped_slot_of_other_bytes_than_zeros_was_never_written(mode):
+    made = laid(mode)
+    cache = PagedCache(made, 2)
+    cache.pages[:] = 0xA5
+    key, value = key_value("llama", 31, HEADS, DIMS, 2)
+    cache.write(key, value, np.delete(np.arange(32), 5))
+    report = lint(cache.pages, layout=made, slot_mapping=np.arange(32))
+    assert [(each.block, each.slot) for each in of_rule(report, "unwritten-slot")] == [(0, 5)]
+    assert report.counts["unwritten-slot"] == 1
+
+
+# --- whole caches ----------------------------------------------------------------------------------------------------
+
+
+def in_chunks(monkeypatch, elements, pages, made):
+    monkeypatch.setattr(linter, "_CHUNK", elements)
+    return lint(pages, layout=made).to_json()
+
+
+def other_codes():
+    _, pages = right_pages("fp8_per_token_head", blocks=8)
+    return laid("int8_per_token_head"), pages, "other-format"
+
+
+def ones_in_some_blocks():
+    """Most scales of blocks 0..3 are 1.0, but not most of all."""
+    made, pages = right_pages("int8_per_token_head", blocks=12)
+    at = [made.locate(side=s, slot=t, head=h, dim=0, part="scale").byte for s in "kv" for t in range(BLOCK)
+          for h in range(HEADS)]  # fmt: skip
+    for byte in at:
+        pages[:4, byte : byte + 4] = np.frombuffer(np.float32(1).tobytes(), np.uint8)
+    return made, pages, None
+
+
+def zeros_negative_in_the_first_block():
+    made, pages = right_pages("fp8_per_tensor", blocks=3)
+    at = made.locate(side="k", slot=0, head=0, dim=0).byte
+    pages[0, at : at + DIMS] = 0x80
+    pages[0][pages[0] == 0] = 0x01
+    pages[2, at : at + DIMS] = 0
+    return made, pages, None
+
+
+def other_swizzle():
+    _, pages = right_pages("nvfp4", blocks=64, v_scales="linear")
+    return laid("nvfp4", v_scales="swizzled"), pages, "other-swizzle"
+
+
+@pytest.mark.parametrize("case", [other_codes, ones_in_some_blocks, zeros_negative_in_the_first_block, other_swizzle])
+def test_the_findings_do_not_depend_on_how_many_blocks_are_looked_at_together(monkeypatch, case):
+    made, pages, rule = case()
+    whole = in_chunks(monkeypatch, 1 << 20, pages, made)
+    assert in_chunks(monkeypatch, 1, pages, made) == whole
+    whole_rules = {"scale-one", "other-format", "other-swizzle", "negative-zeros"}
+    assert set(whole["counts"]) & whole_rules == ({rule} if rule else set())
+
+
+def test_all_rows_are_looked_at_for_their_format():
+    made, right = right_pages("int8_per_token_head", blocks=130)
+    _, wrong = right_pages("fp8_per_token_head", blocks=380)
+    # 4,160 right rows a side, then three times as many others, all seen at once
+    report = lint(np.concatenate([right, wrong]), layout=made)
+    assert "other-format" in report.counts
 
 
 def test_nan_beside_written_slots_is_found_where_the_mapping_is_known():

@@ -45,11 +45,13 @@ class Row:
     heads: int
     nonzero: int
     message: str
+    #: differences that the exact twin denied, over all seeds: a fault of kvformat
+    unconfirmed: int = 0
 
     @property
     def ok(self) -> bool:
-        """Every search caught the fault; or none accused a right kernel."""
-        return self.found == (0 if self.fault is None else self.seeds)
+        """Every search caught the fault; or none accused a right kernel. The twin denied nothing."""
+        return self.found == (0 if self.fault is None else self.seeds) and not self.unconfirmed
 
     @property
     def slowest(self) -> float:
@@ -59,9 +61,11 @@ class Row:
     @property
     def caught(self) -> str:
         """In words."""
-        if self.fault is None:
-            return "right" if not self.found else f"ACCUSED {self.found}/{self.seeds}"
-        return f"{self.found}/{self.seeds}"
+        denied = f"DENIED {self.unconfirmed}" if self.unconfirmed else ""
+        if self.fault is None and not self.found:
+            return denied or "right"
+        found = f"{self.found}/{self.seeds}"
+        return " ".join(filter(None, ("" if self.fault else "ACCUSED", found, denied)))
 
 
 @dataclass(frozen=True)
@@ -73,14 +77,14 @@ class Scoreboard:
 
     @property
     def ok(self) -> bool:
-        """All faults caught, no right kernel accused, and at least one kernel tried."""
+        """All faults caught, no right kernel accused, nothing denied by the twin, and at least one kernel tried."""
         return bool(self.rows) and all(row.ok for row in self.rows)
 
     @property
     def verdict(self) -> str:
         """One sentence."""
         broken, right = self.broken, [row for row in self.rows if row.fault is None]
-        caught, accused = sum(row.ok for row in broken), sum(not row.ok for row in right)
+        caught, accused = sum(row.found == row.seeds for row in broken), sum(row.found > 0 for row in right)
         parts = []
         if broken:
             times = [seconds for row in broken for seconds in row.seconds]
@@ -92,6 +96,9 @@ class Scoreboard:
         if right:
             tried = sum(row.examples for row in right)
             parts.append(f"{accused} of {len(right)} right kernels accused in {tried:,} examples a seed")
+        denied = sum(row.unconfirmed for row in self.rows)
+        if denied:
+            parts.append(f"{denied:,} differences that the exact twin denies")
         return "; ".join(parts)
 
     @property
@@ -158,6 +165,7 @@ def _row(kernel: Kernel, seeds: tuple[int, ...], budget: float, examples: int | 
         case.key.shape[1] if case else 0,
         case.nonzero if case else 0,
         first.finding.message if first.finding else "",
+        sum(report.unconfirmed for report in reports),
     )
 
 

@@ -1,7 +1,7 @@
 """TensorRT-LLM: its FP4 quantizer as FlashInfer 0.7.4 bundles it, and its 8-bit KV cache, read from snapshots.
 
-Not a pinned release: peers.md section 0 says which copies were read, and that the guard against a zero block scale
-differs between vintages of the same file.
+Not a pinned release: FlashInfer 0.7.4 bundles one copy, and the guard against a zero block scale differs between
+vintages of the same file.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
         "scales": [_encode_scale("s")],
         "code": "c = encode(mul(x, s), e4m3fn)",
         "value": "v = mul(c, div(1, s))",
-        "source": "TensorRT-LLM, KV cache kernels (snapshots; peers.md section 4)",
+        "source": "TensorRT-LLM, KV cache kernels (snapshots)",
         "notes": "Multiplies by qkv_scale_orig_quant[0], which q, k and v share, and converts with saturation. The "
         "scale is first cast to the type of the computation; here that is binary32.",
     },

@@ -28,6 +28,8 @@ PRODUCER = "kvformat probe"
 _TOKENS, _POOL = 64, 768
 #: a byte that stands for "never written" in the pages of a probe
 _UNWRITTEN = 0xA5
+#: elements of a token that every hypothesis is tried on: 128 heads of 128
+_MOST = 1 << 14
 #: per-tensor scales of K and V that tell most orders of operations and roundings apart, found by search. No powers of
 #: two: with those 1 / g is exact. fp8: K's is short, so that quotients of bfloat16 numbers can be ties; V's is not, so
 #: that a scale rounded to 16 bits is another one.
@@ -55,13 +57,18 @@ def probe(
     """A dump whose pages are still to be written: give its K, V, slots and scales to a kernel, and save what it wrote.
 
     The first and the last block stay unwritten, so rows that lie one slot or block away are seen. dtype: of K and V;
-    stored: of the values in mode none. Raises InputError for what `kvformat.layout` refuses.
+    stored: of the values in mode none. Raises InputError for what `kvformat.layout` refuses, and for tokens of more
+    than 16,384 elements a side.
     """
     kind = find_mode(mode)
     made = layout(
         name, mode=kind, order=order, block_size=block_size, num_kv_heads=num_kv_heads, head_size=head_size,
         v_scales=v_scales, dtype=stored,
     )  # fmt: skip
+    if num_kv_heads * head_size > _MOST:
+        raise InputError(
+            f"a probe has at most {_MOST:,} elements a token, heads * head_size; got {num_kv_heads} * {head_size}"
+        )
     wanted = _dtype(dtype)
     generator = np.random.default_rng(seed)
     scales = dict(zip(SIDES, _SCALES.get(kind.name, (None, None)), strict=True))
@@ -200,7 +207,8 @@ def _marks(bench: Bench, how: Recipe) -> Iterator[NDArray[np.uint64]]:
 
 
 def _mark(sides: list[Rows | None]) -> NDArray[np.uint64]:
-    weights = np.random.default_rng(1).integers(1, 1 << 63, 1 << 14, np.int64).astype(np.uint64)
+    widths = [part[0].size for rows in sides if rows is not None for part in (rows.codes, rows.scales)]
+    weights = np.random.default_rng(1).integers(1, 1 << 63, max(widths), np.int64).astype(np.uint64)
     total: Any = np.uint64(0)
     for place, rows in enumerate(sides):
         assert rows is not None

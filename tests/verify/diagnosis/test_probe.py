@@ -46,6 +46,17 @@ def test_a_probe_is_the_same_every_time():
     assert first.slot_mapping.tolist() == second.slot_mapping.tolist()
 
 
+def test_a_probe_of_tokens_of_more_bytes_than_the_widest_has_elements():
+    made = probe("none", num_kv_heads=129, head_size=64)  # 16,512 bytes a token
+    assert made.tokens == 64
+
+
+def test_a_probe_of_more_elements_than_any_kernel_has_is_refused_in_one_line():
+    with pytest.raises(InputError, match=r"at most 16,384 elements a token.*got 129 \* 128") as error:
+        probe("int8_per_token_head", num_kv_heads=129, head_size=128)
+    assert "\n" not in str(error.value)
+
+
 def test_the_per_tensor_scales_are_no_powers_of_two():
     for mode in ("fp8_per_tensor", "nvfp4"):
         made = made_probe(mode)

@@ -56,7 +56,9 @@ def written(name, key, value, *, slots=None, made=None, scales=(None, None)):
     slots = np.arange(len(key)) if slots is None else slots
     pages = np.zeros((int(slots.max()) // made.block_size + 2, made.page_bytes), np.uint8)
     for side, x, scale in (("k", key, scales[0]), ("v", value, scales[1])):
-        store(made, pages, slots, side, quantize_for(made, x, how, as_given(how, golden, scale)))
+        # a recipe without a scale per tensor leaves what the dump carries unread
+        given = as_given(how, golden, scale) if any(level.may_be_given for level in how.outer) else None
+        store(made, pages, slots, side, quantize_for(made, x, how, given))
     return Dump.from_arrays(
         key, value, pages, slots, layout=made, recipe=golden.name, k_scale=scales[0], v_scale=scales[1]
     )  # fmt: skip

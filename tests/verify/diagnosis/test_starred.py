@@ -49,7 +49,7 @@ def with_first(values, seed=1, other=0.0):
     return x
 
 
-def test_a1_float32_to_e4m3_by_way_of_float16():
+def test_float32_to_e4m3_by_way_of_float16():
     """triton-lang/triton#11753: 1.0625001 gives 1.0; 272.156555 gives 256."""
     reported = [1.0625001, 272.156555, 400.199585, 136.002075]
     key, value = with_first(reported), normal(2) * 100
@@ -66,7 +66,7 @@ def truncated_to_float16(q):
     return (q.astype(F32).view(np.uint32) & np.uint32(0xFFFF_E000)).view(F32)
 
 
-def test_a2_int8_writer_truncates():
+def test_int8_writer_truncates():
     """vllm-project/vllm#45361: [127, 0.6, -0.6, 1.5, -1.5, 2.5] gives [127, 0, 0, 1, -1, 2]."""
     key = with_first([127, 0.6, -0.6, 1.5, -1.5, 2.5])
     faulty = {"encode": lambda q: int8(np.trunc(np.clip(q, -127, 127)))}
@@ -77,7 +77,7 @@ def test_a2_int8_writer_truncates():
     assert first.faults == ("round-toward-zero",)
 
 
-def test_a4_a_reference_narrows_float64_to_float32_before_float8():
+def test_a_reference_narrows_float64_to_float32_before_float8():
     """jax-ml/ml_dtypes#401: -431.99999999999994 gives -448, since its float32 is the tie -432."""
     assert np.float64(-431.99999999999994).astype(E4M3).astype(F32) == -448
     # quotients right below a tie: x = 432 * s rounded down, in real numbers less than 432
@@ -101,7 +101,7 @@ def test_a4_a_reference_narrows_float64_to_float32_before_float8():
     assert (first.faults, first.first.variants) == (("double-rounding",), ("by way of float32",))
 
 
-def test_a6_e2m1_midpoints_go_away_from_zero():
+def test_e2m1_midpoints_go_away_from_zero():
     """ROCm/aiter#3992: [.25, 1.25, 2.5, 5.0] gives [.5, 1.5, 3, 6]."""
     key = with_first([6, 0.25, 1.25, 2.5, 5.0, -0.25, -2.5])
     faulty = {"given": F32(1), "encode": lambda q: e2m1(q, "up"), "scale": lambda a, g: a / F32(6)}
@@ -112,7 +112,7 @@ def test_a6_e2m1_midpoints_go_away_from_zero():
     assert first.faults == ("round-half-away",)
 
 
-def test_a7_multiplying_by_the_reciprocal_is_not_dividing():
+def test_multiplying_by_the_reciprocal_is_not_dividing():
     """arch-hdl-lang/arch-com#905: 0.02392577938735485 under 0.013671875 is code 3 by division, 4 by reciprocal."""
     x = F32(0.02392577938735485)
     key = normal(1) * 0.001
@@ -128,7 +128,7 @@ def test_a7_multiplying_by_the_reciprocal_is_not_dividing():
     assert first.faults == ("reciprocal",)
 
 
-def test_a14_codes_of_the_exact_scale_beside_the_rounded_one():
+def test_codes_of_the_exact_scale_beside_the_rounded_one():
     """kekzl/imp#250: block [6.4, 2.7, 0...], stored scale 1.125: 2.7 becomes code 5, which decodes to 3.375."""
     key = with_first([6.4, 2.7])
     faulty = {"given": F32(1), "used": lambda exact, after: exact}
@@ -139,7 +139,7 @@ def test_a14_codes_of_the_exact_scale_beside_the_rounded_one():
     assert first.faults == ("unstored-scale",)
 
 
-def test_b1_overflow_is_nan():
+def test_overflow_is_nan():
     """pytorch/pytorch#178817: [464, 465, 1000, -1000] gives [448, NaN, NaN, NaN] where the cast does not saturate."""
     key = with_first([464, 465, 1000, -1000])
     codes, scales = write("fp8_per_tensor", key, given=1, encode=lambda q: q.astype(E4M3).view(np.uint8))
@@ -151,7 +151,7 @@ def test_b1_overflow_is_nan():
     assert first.faults == ("no-saturation",)
 
 
-def test_c1_a_block_of_zeros_has_a_nan_scale():
+def test_a_block_of_zeros_has_a_nan_scale():
     """NVIDIA/Model-Optimizer#1397: the amax of zeros is replaced by 1.0, and 448 / (5 / 6) does not fit: 0x7F."""
     key = normal(1)
     key[3:9, :, 16:32] = 0
@@ -174,7 +174,7 @@ def test_c1_a_block_of_zeros_has_a_nan_scale():
     assert first.faults == ("zero-block-rule",)
 
 
-def test_d9_e4m3_bytes_are_read_as_e5m2():
+def test_e4m3_bytes_are_read_as_e5m2():
     """vllm-project/vllm#54341: [1, 2, 3.5, .25] is stored as 38 40 46 28, whatever the cache's dtype says."""
     key = with_first([1, 2, 3.5, 0.25])
     made = write("fp8_per_tensor", key, given=1)
@@ -187,7 +187,7 @@ def test_d9_e4m3_bytes_are_read_as_e5m2():
     assert first.first.variants[0].startswith("e4m3fn")
 
 
-def test_e1_v_scales_are_swizzled_for_another_reader():
+def test_v_scales_are_swizzled_for_another_reader():
     """vllm-project/vllm#50084: with scales 1, 2, 3, 4 in every token a linear reader sees [1, 1, 1, 1], [2, ...]."""
     value = np.ones((4, 1, 64), F32) * 6 * np.repeat(np.arange(1, 5), 16).astype(F32)
     key = normal(1, tokens=4)[:, :1]
@@ -204,7 +204,7 @@ def test_e1_v_scales_are_swizzled_for_another_reader():
 
 
 @pytest.mark.parametrize("padding", [8, 40])
-def test_g1_scales_lie_where_a_page_without_padding_would_have_them(padding):
+def test_scales_lie_where_a_page_without_padding_would_have_them(padding):
     """vllm-project/vllm#49716: the stride of the scale views is made of the shape; padded pages have another one."""
     mode, cell = "int8_per_token_head", 2 * (DIMS + 4)
 
@@ -217,7 +217,7 @@ def test_g1_scales_lie_where_a_page_without_padding_would_have_them(padding):
     assert (first.faults, first.first.variants) == (("stride",), ("scales as if pages had no padding",))
 
 
-def test_i1_pages_of_an_unquantized_cache_under_the_same_key():
+def test_pages_of_an_unquantized_cache_under_the_same_key():
     """LMCache/LMCache#1856: two caches of different dtype share a key, and a hit brings the wrong one's bytes."""
     key, value = normal(1), normal(2)
     cells = np.concatenate([x.astype(BF16).view(np.uint8).reshape(TOKENS, HEADS, -1) for x in (key, value)], axis=2)

@@ -1,0 +1,33 @@
+"""Writes a file whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from kvformat.errors import InputError
+
+
+def write_whole(path: str | os.PathLike[str], make: Callable[[Path], object]) -> None:
+    """Let `make` write a new file, and put it where `path` leads: symbolic links stay, and permissions are the umask's.
+
+    What is at `path` stays as it was until all is written. Raises InputError where that is no regular file (a device, a
+    directory), or where it cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():
+        raise InputError(f"{path}: is no regular file, which writing would replace; name another one")
+    if not target.parent.is_dir():
+        raise InputError(f"{path}: cannot be written: there is no directory {target.parent}")
+    try:
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=".kvformat.") as folder:
+            finished = Path(folder) / "finished"
+            finished.touch()
+            permissions = finished.stat().st_mode
+            make(finished)
+            finished.chmod(permissions)  # a library may have made the file anew, for its owner alone
+            finished.replace(target)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or ' '.join(str(error).split())}") from error
