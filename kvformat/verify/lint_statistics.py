@@ -18,6 +18,8 @@ _RIVALS = {8: ("e4m3fn", "e5m2", "int8"), 4: ("e2m1fn", "int4")}
 #: how many times likelier per code, in nats, another format must make the codes, and how many codes it takes
 _MARGIN = 0.1
 _CODES = 1024
+#: how many tokens it takes to tell swizzles apart
+_TOKENS = 64
 #: standard deviations tried, relative to a format's largest value
 _SIZES = 2.0 ** -np.arange(0.5, 14, 0.5)
 
@@ -106,7 +108,8 @@ class Alike:
 
     def better_swizzle(self) -> str | None:
         """That swizzle, in words; None if theirs explains the scales as well."""
-        if self._count < 8:
+        # the noise of a few tokens is a poor guess: one right page of 16 tokens in about 1,000 looked swizzled
+        if self._count < _TOKENS:
             return None
         own, other = (total / self._count for total in self._sums)
         heads, columns = other.shape
