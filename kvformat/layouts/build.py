@@ -56,7 +56,7 @@ class _Shaped(NamedTuple):
 
 
 def layout(
-    name: str,
+    name: str | Entry,
     *,
     mode: str | modes.Mode,
     block_size: int,
@@ -69,7 +69,7 @@ def layout(
     dtype: DTypeLike | None = None,
     nibbles: str | None = None,
 ) -> Layout:
-    """The layout of that name for one layer's cache blocks.
+    """The layout of that name, or that an entry describes, registered or not, for one layer's cache blocks.
 
     mode: one that the layout has. block_size: slots in a page (the kernel's block size). num_kv_heads, head_size: may
     be left out where the layout has one number of heads and one head size only. head_size_v: dims per head of V, those
@@ -79,39 +79,10 @@ def layout(
     default), "float16" or "float32". nibbles: of 4-bit codes, "low_first" (the even dim in the low nibble, the default)
     or "high_first". Raises InputError, one line, for an unknown name or sizes the layout cannot have.
     """
-    return lay_out(
-        find_entry(name),
-        mode=mode,
-        block_size=block_size,
-        num_kv_heads=num_kv_heads,
-        head_size=head_size,
-        head_size_v=head_size_v,
-        order=order,
-        v_scales=v_scales,
-        page_bytes=page_bytes,
-        dtype=dtype,
-        nibbles=nibbles,
-    )
-
-
-def lay_out(
-    entry: Entry,
-    *,
-    mode: str | modes.Mode,
-    block_size: int,
-    num_kv_heads: int | None = None,
-    head_size: int | None = None,
-    head_size_v: int | None = None,
-    order: str | None = None,
-    v_scales: str | None = None,
-    page_bytes: int | None = None,
-    dtype: DTypeLike | None = None,
-    nibbles: str | None = None,
-) -> Layout:
-    """The layout that an entry describes, registered or not; arguments and errors as those of `layout`."""
-    name, kind = entry.name, modes.mode(mode)
+    entry = find_entry(name) if isinstance(name, str) else name
+    kind = modes.mode(mode)
     form = entry.form(kind.name)
-    where = f"layout {name} in mode {kind.name}"
+    where = f"layout {entry.name} in mode {kind.name}"
     stored = _dtype(kind, dtype)
     choice = _choice(form, where, v_scales)
     head_sizes = _head_sizes(form, where, head_size, head_size_v)
@@ -134,7 +105,7 @@ def lay_out(
     if total < natural:
         raise InputError(f"page_bytes must be at least {natural}, the page's natural size; got {total}")
     return Layout(
-        name=name,
+        name=entry.name,
         mode=kind.name,
         order=cast("Order", request.order),
         block_size=request.block_size,

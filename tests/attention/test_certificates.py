@@ -66,7 +66,7 @@ def test_the_largest_code_of_a_given_scale_has_no_bound():
     given_scale = quantize(x, "fp8_per_tensor", scale=1.0)
     bound = certify.element_bound(given_scale)
     assert np.isinf(bound[0, 0, 0])
-    assert bound[0, 0, 1] == pytest.approx(2.0**-4, rel=1e-5)
+    assert 2.0**-4 <= bound[0, 0, 1] <= 2.0**-4 * (1 + 1e-5)
     assert np.isfinite(certify.element_bound(quantize(x, "fp8_per_tensor"), scale_given=False)).all()
 
 
@@ -77,7 +77,7 @@ def test_a_flushed_nvfp4_block_is_bounded_by_what_makes_its_scale_zero():
     assert stored.scales[0, 0, 1] == 0
     bound = certify.element_bound(stored, scale_given=False)
     assert (bound[0, 0, 16:] >= 1e-3).all()
-    assert bound[0, 0, 16] == pytest.approx(6 * 2.0**-10, rel=1e-5)
+    assert 6 * 2.0**-10 <= bound[0, 0, 16] <= 6 * 2.0**-10 * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("name", ["ocp-mx-1.0/floor/mxfp8", "torchao-0.18/floor/mxfp8", "ocp-mx-1.0/even/mxfp8"])
@@ -89,8 +89,8 @@ def test_a_scale_that_is_rounded_down_lets_the_largest_code_stand_for_more(name)
     error = np.abs(stored.dequantize(np.float64) - x)
     bound = certify.element_bound(stored)
     assert (error <= bound).all()
-    assert bound[0, 0, 0] < 0.26  # amax < 2, so the bound is finite: 2 - 1.75
-    assert bound[0, 0, 1] == pytest.approx(2.0**-4, rel=1e-4)
+    assert 2.0**-4 <= bound[0, 0, 0] < 0.26  # amax < 2, so the bound is finite: 2 - 1.75
+    assert bound[0, 0, 1] <= 2.0**-4 * (1 + 1e-4)
 
 
 #: a transform, a zero point, scales that are multiplied by; truncation
@@ -153,7 +153,7 @@ def test_the_largest_int8_code_is_127_and_has_no_bound_under_a_given_scale():
     assert stored.codes.tolist() == [[[127, 1]]]
     bound = certify.element_bound(stored)
     assert np.isinf(bound[0, 0, 0])
-    assert bound[0, 0, 1] == pytest.approx(0.5, rel=1e-5)
+    assert 0.5 <= bound[0, 0, 1] <= 0.5 * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("line", ["q = round(div(x, s), toward_zero)", "q = round(add(div(x, s), 0.25), toward_zero)"])
@@ -183,8 +183,8 @@ def test_a_negative_scale_of_the_logits_bounds_as_a_positive_one():
 
 
 def test_row_bounds_are_those_of_the_formats():
-    assert certify.row_bound("int8", 128) == pytest.approx(math.sqrt(128) / 254)
-    assert certify.row_bound("e4m3fn", 128) == pytest.approx(1 / 17)
+    assert certify.row_bound("int8", 128) == math.sqrt(128) / 254
+    assert certify.row_bound("e4m3fn", 128) == 1 / 17
 
 
 @pytest.mark.parametrize(("name", "fmt"), [("int8_per_token_head", "int8"), ("fp8_per_token_head", "e4m3fn")])

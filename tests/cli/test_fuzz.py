@@ -80,7 +80,7 @@ def test_a_part_of_the_zoo_prints_its_scoreboard(capsys):
 
 
 def test_torch_without_a_device_is_the_cpu(capsys):
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="torch is not in the test extra; CI installs it first")
     arguments = ("fuzz", "--torch", "tests.fuzz.kernels:truncated", "--mode", "int8_per_token_head", "--seed", "0")
     status, out, _ = run(capsys, *arguments)
     assert status == 1

@@ -93,7 +93,7 @@ def drawn(svg):
 
 
 def test_the_report_is_one_file_whose_plots_show_every_point(results, tmp_path):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="matplotlib is not in the test extra (it is in plots); CI installs it")
     from kvformat.simulate import html
 
     results = {name: results[name] for name in ("sink", "pareto", "eviction")}
@@ -116,7 +116,7 @@ def test_the_report_is_one_file_whose_plots_show_every_point(results, tmp_path):
 
 
 def test_text_from_a_result_is_escaped():
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="matplotlib is not in the test extra (it is in plots); CI installs it")
     from kvformat.simulate import html
 
     result = Result("x", "<b>", [{"a": "<script>"}], ["1 < 2"], [Plot("a & b", "x", "y", {"s<": [(1, 1), (2, 2)]})])
@@ -126,7 +126,7 @@ def test_text_from_a_result_is_escaped():
 
 
 def test_the_command_prints_tables_json_and_a_report(tmp_path, capsys):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="matplotlib is not in the test extra (it is in plots); CI installs it")
     report = tmp_path / "out.html"
     assert main(["simulate", "sink", "--json", "--report", str(report)]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -153,7 +153,7 @@ def test_the_command_prints_tables_json_and_a_report(tmp_path, capsys):
     ],
 )
 def test_bad_input_is_one_line_and_status_2(arguments, message, capsys):
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("matplotlib", reason="matplotlib is not in the test extra (it is in plots); CI installs it")
     assert main(["simulate", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -108,7 +108,7 @@ def test_a_context_longer_than_the_text_is_one_line(count, length):
 
 def small(path, architecture):
     """A GGUF file of that architecture with one tensor."""
-    gguf = pytest.importorskip("gguf")
+    gguf = pytest.importorskip("gguf", reason="gguf is not in the test extra (it is in model); CI installs it")
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_tensor("x.weight", np.zeros((64, 64), np.float32))
     writer.write_header_to_file()
@@ -143,7 +143,7 @@ def test_another_architecture_is_one_line(tmp_path, capsys):
 
 
 def test_no_model_says_who_fetches_it(tmp_path, capsys):
-    pytest.importorskip("gguf")
+    pytest.importorskip("gguf", reason="gguf is not in the test extra (it is in model); CI installs it")
     assert main(["simulate", "model", "--model", str(tmp_path / "none.gguf")]) == 2
     assert "tools/fetch_model.py" in capsys.readouterr().err
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kvformat.errors import InputError
 from kvformat.layouts import Layout, Region
-from kvformat.layouts.build import lay_out
+from kvformat.layouts.build import layout as lay_out
 from kvformat.layouts.catalogue import find_entry
 from kvformat.layouts.entry import Entry, Form, Section
 from kvformat.layouts.region import Side
@@ -125,7 +125,7 @@ def in_mode_none(layout: Layout, dtype: str) -> Layout | None:
     for key in ("name", "page_bytes", "v_scales"):
         spec.pop(key, None)
     try:
-        return lay_out(find_entry(layout.name), **spec)
+        return lay_out(layout.name, **spec)
     except InputError:
         return None
 
@@ -379,7 +379,7 @@ class OtherLayout:
         for key in ("name", "page_bytes"):
             spec.pop(key)
         try:
-            made = lay_out(find_entry(self.name), **spec)
+            made = lay_out(self.name, **spec)
         except InputError:
             return None
         return made if made.natural_bytes <= declared.page_bytes and made.regions != declared.regions else None
