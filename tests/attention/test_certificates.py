@@ -113,7 +113,12 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in names() if name not in REFUSED])
+def _slow_if(slow, name):
+    """A kernel is compiled for each recipe, about a second: the golden ones, and one refusal, are in the fast tests."""
+    return pytest.param(name, marks=[pytest.mark.slow] if slow else [])
+
+
+@pytest.mark.parametrize("name", [_slow_if(not x.startswith("golden/"), x) for x in names() if x not in REFUSED])
 def test_no_element_of_any_certified_recipe_is_beyond_its_bound(name):
     rng = np.random.default_rng(7)
     takes = any(level.may_be_given for level in recipe(name).levels)
@@ -164,7 +169,7 @@ def test_codes_that_are_cut_off_are_refused(line):
         certify.element_bound(quantize(np.ones((1, 1, 32), np.float32), cut))
 
 
-@pytest.mark.parametrize("name", sorted(REFUSED))
+@pytest.mark.parametrize("name", [_slow_if(x != "compressed-tensors-0.20/nvfp4", x) for x in sorted(REFUSED)])
 def test_a_recipe_whose_codes_are_not_the_nearest_is_refused_by_name(name):
     with pytest.raises(InputError, match=f"^there is no certificate for {re.escape(name)}: its codes are "):
         certify.element_bound(quantize(np.ones((1, 1, 128), np.float32), name))

@@ -65,6 +65,7 @@ def test_the_simplest_tensor_is_one_row_of_zeros():
     assert x.tobytes() == bytes(x.nbytes)
 
 
+@pytest.mark.slow  # five searches of two seconds
 def test_what_fails_shrinks_to_the_elements_that_matter():
     # of five searches most end there; now and then one is caught in a row that has no smaller neighbour
     wanted, alone = strategies.kv_tensors("int8_per_token_head", finite=True), settings(database=None)

@@ -14,6 +14,8 @@ import kvformat as kvf
 from kvformat.recipes.catalogue import recipe as find
 from tests.recipes.adversarial import TIES
 
+pytestmark = pytest.mark.slow  # a kernel is compiled for each of some thirty recipes
+
 TE = "transformer-engine-d0067d0d/reference/nvfp4"
 TRACE = "flashinfer-0.7/trace-reference/nvfp4"
 VLLM = "vllm-0.33/emulation/nvfp4"

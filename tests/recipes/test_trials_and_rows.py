@@ -92,7 +92,7 @@ def test_trials_that_cannot_run_are_refused(scale, said):
     assert said in str(error.value)
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("count", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
 def test_any_number_of_trials_is_the_exact_twins(count):
     recipe = parse_recipe(_trial_recipe(trials=["6", "4", "3", "2"][:count]))
     x = adversarial.ordinary()[:2]
@@ -133,6 +133,7 @@ def test_hadamard_of_integers_is_the_product_with_its_matrix(dims):
     np.testing.assert_array_equal(rows.restored(steps, expected.astype(F)), x.astype(F))
 
 
+@pytest.mark.slow  # a kernel for each
 @pytest.mark.parametrize("dtype", strategies.DTYPES, ids=strategies.DTYPE_IDS)
 def test_int4_is_its_exact_twin_in_every_dtype(dtype):
     for x in (adversarial.finite(dtype), adversarial.ordinary(dtype)):

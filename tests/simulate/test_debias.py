@@ -97,6 +97,7 @@ def test_a_key_that_is_its_constant_leaves_zeros_in_float32():
             assert np.array_equal(restored, constant()[0])
 
 
+@pytest.mark.slow
 def test_the_committed_bytes_are_what_the_tool_makes():
     done = subprocess.run(
         [sys.executable, str(ROOT / "tools" / "make_debias.py"), "--check"],

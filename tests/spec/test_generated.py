@@ -55,6 +55,7 @@ def test_every_marked_page_and_every_table_is_generated(fresh):
     assert there == set(generated(fresh))
 
 
+@pytest.mark.slow  # generates everything a second time
 def test_check_names_what_differs_and_ends_with_1(fresh, tmp_path):
     for name, text in generated(fresh).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

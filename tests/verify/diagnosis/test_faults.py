@@ -166,6 +166,7 @@ def test_a_fault_of_arithmetic_is_named_first_and_alone(fault, mode, faulty):
     assert_named(fault, dump_of(mode, *sides, spread(mode, made), k_scale=scales[0], v_scale=scales[1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault, mode, faulty", cases(ON_PROBES))
 def test_a_probe_shows_what_other_inputs_hide(fault, mode, faulty):
     made = made_probe(mode)
