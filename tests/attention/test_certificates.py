@@ -22,6 +22,11 @@ from kvformat.recipes.quantizer import quantize
 from tests.attention import certified
 
 
+def _slow_if(slow, name):
+    """A kernel is compiled for each recipe, about a second: the golden ones, and one refusal, are in the fast tests."""
+    return pytest.param(name, marks=[pytest.mark.slow] if slow else [])
+
+
 def holds(ratios):
     assert all(ratio <= 1 for ratio in ratios.values()), ratios
 
@@ -80,7 +85,13 @@ def test_a_flushed_nvfp4_block_is_bounded_by_what_makes_its_scale_zero():
     assert 6 * 2.0**-10 <= bound[0, 0, 16] <= 6 * 2.0**-10 * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("name", ["ocp-mx-1.0/floor/mxfp8", "torchao-0.18/floor/mxfp8", "ocp-mx-1.0/even/mxfp8"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ocp-mx-1.0/floor/mxfp8",
+        *(_slow_if(True, name) for name in ("torchao-0.18/floor/mxfp8", "ocp-mx-1.0/even/mxfp8")),
+    ],
+)
 def test_a_scale_that_is_rounded_down_lets_the_largest_code_stand_for_more(name):
     # 1.99 under the scale 2^-8 is 509, beyond 448: it decodes to 1.75
     x = np.full((1, 1, 32), 1.0, np.float32)
@@ -113,11 +124,6 @@ REFUSED = {
 }
 
 
-def _slow_if(slow, name):
-    """A kernel is compiled for each recipe, about a second: the golden ones, and one refusal, are in the fast tests."""
-    return pytest.param(name, marks=[pytest.mark.slow] if slow else [])
-
-
 @pytest.mark.parametrize("name", [_slow_if(not x.startswith("golden/"), x) for x in names() if x not in REFUSED])
 def test_no_element_of_any_certified_recipe_is_beyond_its_bound(name):
     rng = np.random.default_rng(7)
@@ -129,6 +135,7 @@ def test_no_element_of_any_certified_recipe_is_beyond_its_bound(name):
         assert (np.abs(stored.dequantize(np.float64) - x) <= bound).all()
 
 
+@pytest.mark.slow  # a kernel for each
 @pytest.mark.parametrize(
     ("name", "shape"),
     [

@@ -51,6 +51,7 @@ def _accepts_scale(recipe, x, outer, scale):
     return bool(good[0, 0])
 
 
+@pytest.mark.slow
 def test_a_quotient_within_2_ulp_gives_exactly_the_codes_of_the_five_quotients():
     # one approximate word: the set is known, so the reader must be neither wider nor narrower
     rng, scale = np.random.default_rng(5), 0.037

@@ -80,6 +80,7 @@ def _quantized(name, amax, values, scale=None):
     return kvf.quantize(x, recipe, scale=_given(recipe, amax) if scale is None else scale)
 
 
+@pytest.mark.slow  # seven kernels
 @pytest.mark.parametrize(
     "amax, block, expected",
     [

@@ -44,6 +44,7 @@ def _four_over_six(x, error):
     return np.where(four[:, None], c4, c6), np.where(four, s4, s6), four
 
 
+@pytest.mark.slow  # two kernels of 4 s
 @pytest.mark.parametrize("mode, error", [("mae", np.abs), ("mse", np.square)])
 def test_four_over_six_is_what_it_says(mode, error):
     x = np.random.default_rng(2).standard_normal((64, 2, 128)).astype(F)
@@ -92,7 +93,8 @@ def test_trials_that_cannot_run_are_refused(scale, said):
     assert said in str(error.value)
 
 
-@pytest.mark.parametrize("count", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
+@pytest.mark.slow  # a kernel for each
+@pytest.mark.parametrize("count", [2, 3, 4])
 def test_any_number_of_trials_is_the_exact_twins(count):
     recipe = parse_recipe(_trial_recipe(trials=["6", "4", "3", "2"][:count]))
     x = adversarial.ordinary()[:2]

@@ -42,6 +42,7 @@ def fresh(tmp_path_factory):
     return target
 
 
+@pytest.mark.slow  # generates everything: a kernel for each recipe whose page shows bytes
 def test_regenerating_gives_what_is_there_byte_for_byte(fresh):
     made = generated(fresh)
     assert len(made) > len(ELEMENTS)

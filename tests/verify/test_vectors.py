@@ -306,6 +306,7 @@ def test_wrong_quantizers_are_found(change):
         assert wrong_ids("recipes/golden/nvfp4", quantized(change))
 
 
+@pytest.mark.slow
 def test_an_admissible_result_of_an_approximate_recipe_is_accepted_and_another_is_not():
     name = "vllm-0.33/triton/int8_per_token_head"
 

@@ -30,7 +30,9 @@ def filled(made, recipe=None):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "mode", [pytest.param(mode, marks=pytest.mark.slow if mode != "int8_per_token_head" else []) for mode in MODES]
+)
 def test_a_probe_leaves_room_for_rows_that_lie_one_slot_or_block_away(mode):
     made = made_probe(mode)
     assert (made.producer, made.tokens, made.mode) == (PRODUCER, 64, mode)
@@ -46,6 +48,7 @@ def test_a_probe_is_the_same_every_time():
     assert first.slot_mapping.tolist() == second.slot_mapping.tolist()
 
 
+@pytest.mark.slow
 def test_a_probe_of_tokens_of_more_bytes_than_the_widest_has_elements():
     made = probe("none", num_kv_heads=129, head_size=64)  # 16,512 bytes a token
     assert made.tokens == 64

@@ -92,6 +92,7 @@ def made_probe(mode, dtype):
     return probe(mode, dtype=dtype)
 
 
+@pytest.mark.slow
 def test_a_probe_tells_a_recipe_from_all_others():
     is_alone(FEW[0])
 
