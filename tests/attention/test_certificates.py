@@ -168,6 +168,7 @@ def test_the_largest_int8_code_is_127_and_has_no_bound_under_a_given_scale():
     assert 0.5 <= bound[0, 0, 1] <= 0.5 * (1 + 1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["q = round(div(x, s), toward_zero)", "q = round(add(div(x, s), 0.25), toward_zero)"])
 def test_codes_that_are_cut_off_are_refused(line):
     how = recipe("int8_per_token_head")

@@ -91,7 +91,7 @@ E8M0 = [
 _E8M0_ORDER = ("up", "down", "nearest_even")
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name, x, saturated, ieee", OVERFLOW)
 def test_overflow_is_judged_after_rounding_and_keeps_its_sign(name, x, saturated, ieee, dtype):
     x = np.float32(x).astype(dtype)

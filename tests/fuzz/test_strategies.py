@@ -74,6 +74,7 @@ def test_what_fails_shrinks_to_the_elements_that_matter():
     assert sorted(x.size for x in found)[2] == 16
 
 
+@pytest.mark.slow  # each is searched for and shrunk
 @pytest.mark.parametrize("special", [np.isnan, np.isinf, lambda x: np.signbit(x) & (x == 0)], ids=["nan", "inf", "-0"])
 def test_special_values_come_up(special):
     x = find(strategies.kv_tensors(dtype=strategies.FLOAT32), lambda x: special(x).any())

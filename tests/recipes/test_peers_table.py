@@ -22,7 +22,7 @@ VLLM = "vllm-0.33/emulation/nvfp4"
 TORCHAO = "torchao-0.18/nvfp4"
 CT = "compressed-tensors-0.20/nvfp4"
 MODELOPT = "modelopt-0.47/nvfp4"
-# the facts ran these kernels in exact arithmetic, which is what quantize gives for approximate words
+# the table ran these kernels in exact arithmetic, which is what quantize gives for approximate words
 APPEND = ("flashinfer-0.7/append/nvfp4", "flashinfer-0.7/append-precise/nvfp4", "flashinfer-0.7/append-mla/nvfp4")
 CVT = ("flashinfer-0.7/kv-quantize/nvfp4", "tensorrt-llm-snapshot/cvt-warp/nvfp4")
 KERNELS = APPEND + CVT

@@ -55,12 +55,14 @@ def test_four_over_six_is_what_it_says(mode, error):
     assert 0.2 < four.mean() < 0.8  # both are chosen
 
 
+@pytest.mark.slow
 def test_of_equal_trials_the_first_is_kept():
     x = np.zeros((1, 1, 16), F)
     x[0, 0, 0] = 6  # 6 * 1 and 4 * 1.5: both exact
     assert kvf.quantize(x, TE.format("mse"), scale=2688.0).scales[0, 0, 0] == 0x38
 
 
+@pytest.mark.slow
 def test_a_trial_that_is_strictly_better_is_taken():
     x = np.zeros((1, 1, 16), F)
     x[0, 0, :2] = 6, 4.5  # 6 * 1 and 4 * 1 or 6 * 1; 4 * 1.5 and 3 * 1.5

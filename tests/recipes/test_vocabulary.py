@@ -66,7 +66,7 @@ PARTS = {
 #: `real` is the same code on float64: the words that exact/* is made of
 CASES = [
     *(("float32", part) for part in PARTS),
-    *(("real", part) for part in ("arithmetic", "roundings", "encodings")),
+    *(pytest.param("real", part, marks=pytest.mark.slow) for part in ("arithmetic", "roundings", "encodings")),
 ]
 _LINES = Program.parse("\n".join(PARTS.values())).operations
 

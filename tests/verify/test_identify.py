@@ -76,6 +76,7 @@ def test_an_approximate_recipe_holds_for_every_result_within_its_bound_and_count
     assert check(dump).status == 1
 
 
+@pytest.mark.slow
 def test_a_recipe_from_outside_is_judged_by_and_not_mistaken_for_the_catalogues():
     golden = recipe("golden/int8_per_token_head")
     mine = dataclasses.replace(golden, code=recipe("modelopt-0.47/int8_per_token_head").code)

@@ -37,7 +37,7 @@ def of_rule(report, rule):
 # --- right pages -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("profile", ["llama", "qwen_edge"])
+@pytest.mark.parametrize("profile", ["llama"])
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_is_found_in_50_right_pages_alone_and_together(mode, profile):
     nothing_is_found(mode, profile, 50)

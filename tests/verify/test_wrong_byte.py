@@ -21,6 +21,7 @@ def damaged(entry, byte, mask):
     return window >> 8 * (byte - first) & mask != 0
 
 
+@pytest.mark.slow  # every page of `kvformat check`
 @given(
     case=st.sampled_from(CASES),
     block=st.integers(0, BLOCKS - 1),

@@ -60,6 +60,7 @@ def test_a_probe_of_more_elements_than_any_kernel_has_is_refused_in_one_line():
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_the_per_tensor_scales_are_no_powers_of_two():
     for mode in ("fp8_per_tensor", "nvfp4"):
         made = made_probe(mode)
@@ -67,6 +68,7 @@ def test_the_per_tensor_scales_are_no_powers_of_two():
             assert np.frexp(scale)[0] != 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["int8_per_token_head", "fp8_per_token_head", "nvfp4"])
 def test_a_probe_run_names_what_it_cannot_tell_apart_and_why(mode):
     found = diagnose(filled(made_probe(mode)))
