@@ -13,6 +13,8 @@ import kvformat as kvf
 from kvformat.recipes.catalogue import recipe as find
 from kvformat.recipes.entry import parse_recipe
 
+pytestmark = pytest.mark.slow  # a kernel for each form
+
 TE = "transformer-engine-d0067d0d/reference/nvfp4"
 TE_EXACT = "tensorrt-llm-snapshot/cvt-warp-exact/nvfp4"
 CVT_WARP = "tensorrt-llm-snapshot/cvt-warp/nvfp4"
@@ -80,15 +82,14 @@ def _quantized(name, amax, values, scale=None):
     return kvf.quantize(x, recipe, scale=_given(recipe, amax) if scale is None else scale)
 
 
-@pytest.mark.slow  # seven kernels
 @pytest.mark.parametrize(
     "amax, block, expected",
     [
         (65, 0.0029754638671875, {"A": 0x0B, "B": 0x0A, "C": 0x0A, "D": 0x0A, "E": 0x0A}),
         (70, 0.001983642578125, {"A": 7, "B": 7, "C": 6, "D": 6, "E": 6, "F": 7}),
-        # The table that these rows come from says 0b for A, B and C. The exact quotient is the tie 10.5 * 2^-9, whose even neighbour is 0a; in
-        # binary32 five forms give exactly that and D one ulp less, so nothing rounds to 0b and the probe separates no
-        # two forms. The last row does what it was meant for (found by enumerating the same grid in NumPy).
+        # The table that these rows come from says 0b for A, B and C. The exact quotient is the tie 10.5 * 2^-9, whose
+        # even neighbour is 0a; in binary32 five forms give exactly that and D one ulp less, so nothing rounds to 0b and
+        # the probe separates no two forms. The last row does what it was meant for (found by enumerating that grid).
         (69, 0.0031585693359375, dict.fromkeys("ABCDEF", 0x0A)),
         (70, 0.003814697265625, {"D": 0x0C, "E": 0x0D}),
         (98, 0.002777099609375, {"A": 7, "B": 6, "C": 6, "D": 6, "E": 7, "F": 6}),
@@ -110,7 +111,6 @@ def _code(name, amax, bs, x, scale=None):
     return int(found.codes[0, 0, 0])
 
 
-@pytest.mark.slow  # seven kernels
 @pytest.mark.parametrize(
     "amax, bs, x, codes",
     [
@@ -125,7 +125,6 @@ def test_three_codes_tell_all_seven_forms_apart(amax, bs, x, codes):
             assert _code(name, amax, bs, x) == code, name
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "amax, bs, x, expected",
     [

@@ -201,12 +201,8 @@ def test_the_golden_codec_holds_on_all_16_bit_inputs(name):
     )
 
 
-SCALED = "fp8_per_tensor", "fp8_per_token_head", "nvfp4"
-
-
-@pytest.mark.parametrize(
-    "mode", ["int8_per_token_head", *(pytest.param(mode, marks=pytest.mark.slow) for mode in SCALED)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["fp8_per_tensor", "fp8_per_token_head", "int8_per_token_head", "nvfp4"])
 def test_golden_quantizers_hold(mode):
     assert holds(f"recipes/golden/{mode}", lambda x, scale=None: kvf.quantize(x, mode, scale=scale))
 

@@ -6,6 +6,7 @@ Where a byte belongs is said by tests.layouts.reference, formulas written out by
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

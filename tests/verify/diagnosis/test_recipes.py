@@ -68,6 +68,7 @@ def plain_members(found):
     return {member.recipe for member in found.explanations[0].members if not member.faults}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inputs", [random_inputs, real_inputs])
 @pytest.mark.parametrize("name", FEW)
 def test_a_few_recipes_are_diagnosed_as_themselves(name, inputs):
