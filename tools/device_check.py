@@ -1,6 +1,7 @@
-"""Checks the kernels on a GPU: codecs, bytes, bandwidth, approximate instructions. One table, one JSON.
+"""Checks the kernels on a GPU: codecs, bytes, attention, bandwidth, approximate instructions. One table, one JSON.
 
-    PYTHONPATH=. python tools/device_check.py OUT [--only codec,bytes,bandwidth,instructions] [--dry-run]
+    PYTHONPATH=. python tools/device_check.py OUT [--only codec,bytes,operators,attention,bandwidth,instructions]
+        [--dry-run]
 
 OUT is a folder: device_check.json holds every figure with the GPU and the versions, approximations.npz what the
 approximate instructions gave, both small enough to carry. Exit status 1 if something differed. Made for six minutes on
@@ -25,15 +26,19 @@ import triton
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import kvformat as kvf
+from tools.device.attention import check_attention
 from tools.device.bandwidth import check_bandwidth
 from tools.device.codecs import check_codecs
 from tools.device.instructions import record_instructions
+from tools.device.operators import check_operators
 from tools.device.pages import check_bytes
 from tools.device.run import Run
 
 PARTS = {
     "codec": check_codecs,
     "bytes": check_bytes,
+    "operators": check_operators,
+    "attention": check_attention,
     "bandwidth": check_bandwidth,
     "instructions": record_instructions,
 }

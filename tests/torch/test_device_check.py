@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import kvformat as kvf
+from kvformat.torch import attention as kernels
+from kvformat.torch import ops
 from tools import device_check
-from tools.device import codecs, pages
+from tools.device import attention, codecs, operators, pages
+from tools.device.run import Run
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,21 +63,71 @@ def test_borders_are_where_the_golden_code_changes(name):
 def test_configurations_cover_every_mode_layout_order_dtype_head_and_block_size():
     found = {
         (made.mode, made.name, made.order, dtype, made.head_size, made.block_size)
-        for made, dtype in pages._configurations()
+        for made, dtype in pages.configurations()
         if made.head_size == 128
     }
     assert len(found) == 8 * 2 * 3 * 3
-    others = {(made.mode, made.name, made.head_size, made.block_size) for made, _ in pages._configurations()}
+    others = {(made.mode, made.name, made.head_size, made.block_size) for made, _ in pages.configurations()}
     assert len(others) == 8 * 3 * 3
-    assert {dtype for made, dtype in pages._configurations() if made.head_size == 64} == {
+    assert {dtype for made, dtype in pages.configurations() if made.head_size == 64} == {
         "bfloat16", "float16", "float32",
     }  # fmt: skip
+    assert {how.made for how in attention.attentions()} == {made for made, _ in pages.configurations()}
+    assert {(how.dtype, how.group) for how in attention.attentions()} == set(product(pages.DTYPES, (1, 3, 4, 8)))
+    assert len(list(operators.quantizers())) == (5 + 2) * 3 * 3  # two modes have a scale of the tensor
 
 
-def test_the_comparison_runs_where_both_devices_are_the_cpu():
-    made, dtype = next(iter(pages._configurations()))
-    assert (made.mode, dtype) == ("none", "bfloat16")
-    result = pages._bytes(0, "cpu", float("inf"))
+JUDGES = [(pages._bytes, 0), (operators._quantized, 0), (attention._attended, 5)]
+
+
+@pytest.mark.parametrize(("judge", "number"), JUDGES, ids=["bytes", "operators", "attention"])
+def test_a_comparison_holds_where_both_devices_are_the_cpu(judge, number):
+    result = judge(number, "cpu")
     assert result["wrong"] == 0
-    assert result["compared"] > 100_000
-    assert pages._bytes(0, "cpu", 0.0) is None
+    assert result["compared"] > 8000
+
+
+def test_configurations_are_judged_by_a_pool_and_those_without_time_are_named(capsys):
+    late = Run(dry=False, deadline=time.monotonic(), device="cpu")
+    late.compare("operators", ["first", "second"], operators._quantized)
+    assert [row["result"] for row in late.rows[:2]] == ["not run: no time left"] * 2
+    assert late.rows[2] == {"part": "operators", "what": "0 of 2 configurations run", "compared": 0}
+    run = Run(dry=False, deadline=time.monotonic() + 600, device="cpu")
+    run.compare("operators", ["first"], operators._quantized)
+    (row,) = run.rows
+    assert row["what"] == "1 of 1 configurations run"
+    assert row["compared"] > 100_000
+    assert "not run: no time left" in capsys.readouterr().out
+
+
+def test_elements_are_compared_bit_for_bit_and_nan_as_a_class():
+    x = torch.tensor([0.0, 1.0, torch.nan, -torch.nan])
+    assert operators._different(x, torch.tensor([-0.0, 1.0, -torch.nan, 2.0])) == 2
+    assert operators._different(x, x.double()) == 4
+    assert operators._different(torch.tensor([1, 2]), torch.tensor([1, 3])) == 1
+
+
+@pytest.fixture
+def through_the_interpreter(monkeypatch):
+    """Attention goes to the kernels; the pages are still written and read by the engine."""
+    right = ops.paged_attention
+
+    def attend(*arguments):
+        with monkeypatch.context() as inside:
+            inside.setattr(ops, "_by_engine", lambda _: False)
+            return right(*arguments)
+
+    monkeypatch.setattr(ops, "paged_attention", attend)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter computes on NumPy arrays
+@pytest.mark.usefixtures("through_the_interpreter")
+def test_attention_by_kernels_holds_and_a_wrong_one_is_counted(monkeypatch):
+    monkeypatch.setattr(attention, "LENGTHS", (1, 0, 40))
+    int8 = next(i for i, how in enumerate(attention.attentions()) if how.made.mode == "int8_per_token_head")
+    assert attention._attended(int8, "cpu")["wrong"] == 0
+    monkeypatch.setattr(kernels, "log2_scale", lambda tau: 1.5 * tau)  # log2(e) is 1.4427
+    assert attention._attended(int8, "cpu")["wrong"] > 100
+    monkeypatch.setattr(kernels, "log2_scale", lambda _: float("nan"))
+    wrong = attention._attended(int8, "cpu")
+    assert wrong["wrong"] == wrong["compared"] * 2 // 3  # the empty sequence is still 0

@@ -2,68 +2,58 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import numpy as np
 import torch
 
 import kvformat as kvf
+from kvformat.layouts import LAYOUTS
 from kvformat.torch import launch
 from kvformat.torch import ops as operators
-from kvformat.torch.aot import compile_for
-from tools.device.run import Run
+from tools.device.run import Run, compiled
 
 MODES = ("none", "fp8_per_tensor", "fp8_per_token_head", "int8_per_token_head", "nvfp4")
-LAYOUTS = {mode: ("vllm-0.33", "flashinfer") if "token_head" not in mode else ("vllm-0.33",) for mode in MODES}
+KERNELS = {name: dict(LAYOUTS[name].modes) for name in ("vllm-0.33", "flashinfer")}
+#: by mode, the layouts that have it
+FORMS = {mode: {name: forms[mode] for name, forms in KERNELS.items() if mode in forms} for mode in MODES}
+HEADS = 4
+DTYPES = ("bfloat16", "float16", "float32")
 
 
 def check_bytes(run: Run) -> None:
     """Write and gather in every mode, layout, order, dtype, head size and block size, on nasty and random rows."""
-    wanted = list(enumerate(_configurations()))
-    if run.dry:
-        for _, (made, dtype) in wanted:
-            if (made.head_size, made.block_size) == (64, 16):
-                run.add("bytes", _named(made, dtype), compiled=_compiled(made, dtype))
+    wanted = list(configurations())
+    if not run.dry:
+        run.compare("bytes", [named(*each) for each in wanted], _bytes)
         return
-    compared = missed = 0
-    # nearly all of the time goes into compiling: one process per core, each with a share of the configurations
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
-        tasks = [pool.submit(_bytes, index, run.device, run.deadline) for index, _ in wanted]
-        for (_, (made, dtype)), task in zip(wanted, tasks, strict=True):
-            result = task.result()
-            missed += result is None
-            compared += result["compared"] if result else 0
-            if result is None or result["wrong"]:
-                run.add("bytes", _named(made, dtype), **(result or {"result": "not run: no time left"}))
-    run.add("bytes", f"{len(wanted) - missed} of {len(wanted)} configurations run", bytes_and_values=compared)
+    for made, dtype in wanted:
+        if (made.head_size, made.block_size) == (64, 16):
+            run.add("bytes", named(made, dtype), compiled=compiled(_kernels, made, dtype))
 
 
-def _named(made: kvf.Layout, dtype: str) -> str:
+def named(made: kvf.Layout, dtype: str) -> str:
+    """A configuration in words."""
     how = f" {made.v_scales}" if made.v_scales else ""
     return f"{made.name} {made.mode}{how} {made.order}, {dtype}, head size {made.head_size}, block {made.block_size}"
 
 
-def _configurations() -> Iterator[tuple[kvf.Layout, str]]:
-    dtypes = ("bfloat16", "float16", "float32")
+def configurations() -> Iterator[tuple[kvf.Layout, str]]:
+    """Pages and the dtype of what is written there."""
     index = 0
     for head_size in (128, 64, 256):
         for block_size in (16, 32, 64):
             for mode in MODES:
-                for name in LAYOUTS[mode]:
-                    choices = ("swizzled", "linear") if mode == "nvfp4" and name == "vllm-0.33" else (None,)
-                    for v_scales in choices:
+                for name, form in FORMS[mode].items():
+                    for v_scales in [choice for choice, _ in form.v_scales] or [None]:
                         for order in ("HND", "NHD"):
                             made = kvf.layout(
-                                name, mode=mode, order=order, block_size=block_size, num_kv_heads=4,
+                                name, mode=mode, order=order, block_size=block_size, num_kv_heads=HEADS,
                                 head_size=head_size, v_scales=v_scales,
                             )  # fmt: skip
                             # all dtypes at head size 128; elsewhere they take turns, since they share all but the load
                             index += 1
-                            for dtype in dtypes if head_size == 128 else (dtypes[index % 3],):
+                            for dtype in DTYPES if head_size == 128 else (DTYPES[index % 3],):
                                 yield made, dtype
 
 
@@ -82,12 +72,9 @@ def rows(tokens: int, heads: int, dims: int, dtype: str, seed: int) -> torch.Ten
         return torch.from_numpy(x.astype(np.float32)).to(getattr(torch, dtype))
 
 
-def _bytes(index: int, device: str, deadline: float) -> dict[str, int] | None:
-    """Compare one configuration on the device with the CPU engine; None if the time is up."""
-    if time.monotonic() > deadline:
-        return None
-    os.environ["KVFORMAT_NUM_THREADS"] = "1"
-    made, dtype = list(_configurations())[index]
+def _bytes(number: int, device: str) -> dict[str, int]:
+    """Compare one configuration on the device with the CPU engine."""
+    made, dtype = list(configurations())[number]
     tokens, blocks = 200, 200 // made.block_size + 2
     sides = [rows(tokens, made.num_kv_heads, made.head_size, dtype, seed) for seed in (1, 2)]
     slots = torch.randperm(blocks * made.block_size, generator=torch.Generator().manual_seed(3))[:tokens]
@@ -118,21 +105,17 @@ def _bytes(index: int, device: str, deadline: float) -> dict[str, int] | None:
 
 def _different(cpu: torch.Tensor, gpu: torch.Tensor, made: kvf.Layout, dtype: str) -> int:
     """Bytes that differ; of stored floats that another dtype was rounded to, the NaN compare as a class."""
-    if made.mode != "none" or dtype == made.dtype:
+    if made.dtype in (None, dtype):
         return int((cpu != gpu).sum())
     stored = getattr(torch, str(made.dtype))
     one, other = (pages[:, : made.natural_bytes].contiguous().view(stored) for pages in (cpu, gpu))
     return int(((one != other) & ~(one.isnan() & other.isnan())).sum())
 
 
-def _compiled(made: kvf.Layout, dtype: str) -> int:
+def _kernels(made: kvf.Layout, dtype: str) -> None:
     x = rows(32, made.num_kv_heads, made.head_size, dtype, 1)
     pages, errors = torch.zeros((4, made.page_bytes), dtype=torch.uint8), torch.zeros(1, dtype=torch.int64)
     how = kvf.recipe(made.mode)
     scale = torch.ones(1) if how.outer else None
-    with launch.recorded() as launches:
-        launch.write(made, x, "k", pages, torch.arange(32), how, scale, errors)
-        launch.gather(made, pages, "k", torch.arange(2), 32, how, scale, errors, x.dtype)
-    for each in launches:
-        compile_for(each, "sm_90")
-    return len(launches)
+    launch.write(made, x, "k", pages, torch.arange(32), how, scale, errors)
+    launch.gather(made, pages, "k", torch.arange(2), 32, how, scale, errors, x.dtype)
