@@ -16,24 +16,28 @@ _INFINITY: tl.constexpr = tl.constexpr(0b0_11111111_00000000000000000000000)
 def run(values: tl.tuple, PROGRAM: tl.constexpr) -> tl.tuple:
     """The values, blocks of three axes, and one more for each step of a program."""
     for i in tl.static_range(len(PROGRAM.steps)):
-        values = values + (_step(values, PROGRAM.steps[i], PROGRAM.real),)
+        values = values + (_step(values, PROGRAM, i),)
     return values
 
 
 @triton.jit
-def _step(values: tl.tuple, STEP: tl.constexpr, REAL: tl.constexpr) -> tl.tensor:
-    a = _operand(values, STEP.operands[0], REAL)
+def _step(values: tl.tuple, PROGRAM: tl.constexpr, INDEX: tl.constexpr) -> tl.tensor:
+    STEP: tl.constexpr = PROGRAM.steps[INDEX]
+    REAL: tl.constexpr = PROGRAM.real
+    HOW: tl.constexpr = STEP.attributes
+    a = _operand(values, STEP, 0, REAL)
     if len(STEP.operands) == 1:
-        return STEP.run(a, STEP.attributes)
+        return STEP.run(a, HOW)
     elif len(STEP.operands) == 2:
-        return STEP.run(a, _operand(values, STEP.operands[1], REAL), STEP.attributes)
+        return STEP.run(a, _operand(values, STEP, 1, REAL), HOW)
     else:
-        b, c = _operand(values, STEP.operands[1], REAL), _operand(values, STEP.operands[2], REAL)
-        return STEP.run(a, b, c, STEP.attributes)
+        b, c = _operand(values, STEP, 1, REAL), _operand(values, STEP, 2, REAL)
+        return STEP.run(a, b, c, HOW)
 
 
 @triton.jit
-def _operand(values: tl.tuple, OPERAND: tl.constexpr, REAL: tl.constexpr) -> tl.tensor:
+def _operand(values: tl.tuple, STEP: tl.constexpr, INDEX: tl.constexpr, REAL: tl.constexpr) -> tl.tensor:
+    OPERAND: tl.constexpr = STEP.operands[INDEX]
     if OPERAND.place < 0:
         return tl.full((1, 1, 1), OPERAND.constant, REAL)
     elif OPERAND.flag:
@@ -43,16 +47,17 @@ def _operand(values: tl.tuple, OPERAND: tl.constexpr, REAL: tl.constexpr) -> tl.
 
 
 @triton.jit
-def reduced(x: tl.tensor, mask: tl.tensor, WORDS: tl.constexpr) -> tl.tuple:
-    """The reductions of float32 numbers over their last axis, which stays with size 1."""
+def reduced(x: tl.tensor, mask: tl.tensor, HOW: tl.constexpr) -> tl.tuple:
+    """The reductions of HOW, a `Quantizer` or `Scaler`, of float32 numbers over their last axis, which stays."""
     found: tl.tuple = ()
-    for i in tl.static_range(len(WORDS)):
-        found = found + (_reduction(x, mask, WORDS[i]),)
+    for i in tl.static_range(len(HOW.reductions)):
+        found = found + (_reduction(x, mask, HOW, i),)
     return found
 
 
 @triton.jit
-def _reduction(x: tl.tensor, mask: tl.tensor, WORD: tl.constexpr) -> tl.tensor:
+def _reduction(x: tl.tensor, mask: tl.tensor, HOW: tl.constexpr, INDEX: tl.constexpr) -> tl.tensor:
+    WORD: tl.constexpr = HOW.reductions[INDEX]
     # patterns of magnitudes are ordered like the numbers, NaN above Inf; what is masked counts as 0 there
     last: tl.constexpr = len(x.shape) - 1
     if WORD == "largest":
@@ -91,15 +96,15 @@ def quantized(x: tl.tensor, mask: tl.tensor, outer: tl.tuple, HOW: tl.constexpr)
     mask: which of them exist. outer: the scale of the tensor, or nothing. The stored scale is (rows, groups, 1),
     float32 or uint8 codes; x itself where no scale lies within a row.
     """
-    given = outer + reduced(x, mask, HOW.reductions)
-    stored, values = _tried(x, given, HOW.trials[0])
-    quotient = _quotient(values, HOW.trials[0])
+    given = outer + reduced(x, mask, HOW)
+    stored, values = _tried(x, given, HOW, 0)
+    quotient = _quotient(values, HOW, 0)
     if len(HOW.trials) > 1:
-        least = _error(values, quotient, HOW.trials[0], HOW)
+        least = _error(values, quotient, HOW, 0)
         for i in tl.static_range(1, len(HOW.trials)):
-            other, values = _tried(x, given, HOW.trials[i])
-            its_quotient = _quotient(values, HOW.trials[i])
-            error = _error(values, its_quotient, HOW.trials[i], HOW)
+            other, values = _tried(x, given, HOW, i)
+            its_quotient = _quotient(values, HOW, i)
+            error = _error(values, its_quotient, HOW, i)
             better = error < least
             stored, quotient = tl.where(better, other, stored), tl.where(better, its_quotient, quotient)
             least = tl.where(better, error, least)
@@ -107,30 +112,40 @@ def quantized(x: tl.tensor, mask: tl.tensor, outer: tl.tuple, HOW: tl.constexpr)
 
 
 @triton.jit
-def _tried(x: tl.tensor, given: tl.tuple, TRIAL: tl.constexpr) -> tl.tuple:
-    if TRIAL.scale is None:
-        return x, run(given + (x,), TRIAL.quotient)
+def _tried(x: tl.tensor, given: tl.tuple, HOW: tl.constexpr, INDEX: tl.constexpr) -> tl.tuple:
+    TRIAL: tl.constexpr = HOW.trials[INDEX]
+    SCALE: tl.constexpr = TRIAL.scale
+    QUOTIENT: tl.constexpr = TRIAL.quotient
+    STORE: tl.constexpr = TRIAL.store
+    READ: tl.constexpr = TRIAL.read
+    if SCALE is None:
+        return x, run(given + (x,), QUOTIENT)
     else:
-        values = run(given, TRIAL.scale)
-        scale = values[TRIAL.scale.result]
-        if TRIAL.store is None:
+        values = run(given, SCALE)
+        scale = values[SCALE.result]
+        if STORE is None:
             stored = scale.to(tl.float32)
             read = stored
         else:
-            stored = encode(scale, TRIAL.store)
-            read = decode(stored, TRIAL.read)
-        return stored, run(values + (read, x), TRIAL.quotient)
+            stored = encode(scale, STORE)
+            read = decode(stored, READ)
+        return stored, run(values + (read, x), QUOTIENT)
 
 
 @triton.jit
-def _quotient(values: tl.tuple, TRIAL: tl.constexpr) -> tl.tensor:
-    return values[TRIAL.quotient.result].to(TRIAL.quotient.real)
+def _quotient(values: tl.tuple, HOW: tl.constexpr, INDEX: tl.constexpr) -> tl.tensor:
+    QUOTIENT: tl.constexpr = HOW.trials[INDEX].quotient
+    return values[QUOTIENT.result].to(QUOTIENT.real)
 
 
 @triton.jit
-def _error(values: tl.tuple, quotient: tl.tensor, TRIAL: tl.constexpr, HOW: tl.constexpr) -> tl.tensor:
+def _error(values: tl.tuple, quotient: tl.tensor, HOW: tl.constexpr, INDEX: tl.constexpr) -> tl.tensor:
     # a sum in the order of the elements, as the recipe says: one element after the other, each picked exactly
-    code = decode(encode(quotient, HOW.encode), HOW.decode)
+    TRIAL: tl.constexpr = HOW.trials[INDEX]
+    ERROR: tl.constexpr = TRIAL.error
+    ENCODE: tl.constexpr = HOW.encode
+    DECODE: tl.constexpr = HOW.decode
+    code = decode(encode(quotient, ENCODE), DECODE)
     error = tl.zeros((code.shape[0], code.shape[1], 1), tl.float32)
     for i in tl.static_range(code.shape[2]):
         picked: tl.tuple = ()
@@ -139,8 +154,8 @@ def _error(values: tl.tuple, quotient: tl.tensor, TRIAL: tl.constexpr, HOW: tl.c
                 picked = picked + (_element(values[place], i),)
             else:
                 picked = picked + (values[place],)
-        summed = run(picked + (_element(code, i), error), TRIAL.error)
-        error = summed[TRIAL.error.result].to(tl.float32)
+        summed = run(picked + (_element(code, i), error), ERROR)
+        error = summed[ERROR.result].to(tl.float32)
     return error
 
 
@@ -177,4 +192,6 @@ def dequantized(codes: tl.tensor, outer: tl.tuple, scale: tl.tensor, HOW: tl.con
     given = outer
     if scale is not None:
         given = outer + (scale,)
-    return run(given + (decode(codes, HOW.decode),), HOW.value)[HOW.value.result]
+    DECODE: tl.constexpr = HOW.decode
+    RESTORE: tl.constexpr = HOW.restore
+    return run(given + (decode(codes, DECODE),), RESTORE)[RESTORE.result]

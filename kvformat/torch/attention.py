@@ -79,15 +79,16 @@ def attend_split(
     `Reader` each. errors: the flag that names a token whose block the cache or the table does not have, plus 1; such a
     token has no weight. table_blocks: blocks of a table. factor: log2(e) times the scale of the logits.
     """
+    COLUMNS: tl.constexpr = V.padded
     sequence, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = tl.load(lengths + sequence).to(tl.int32)
     per_split = tl.cdiv(tl.cdiv(length, SPLITS), TOKENS) * TOKENS
     first = split * per_split
     last = tl.minimum(first + per_split, length)
-    of_group, k_dim, v_dim = tl.arange(0, QUERIES), tl.arange(0, K.padded), tl.arange(0, V.padded)
+    of_group, k_dim, v_dim = tl.arange(0, QUERIES), tl.arange(0, K.padded), tl.arange(0, COLUMNS)
     row = query + sequence.to(tl.int64) * query_stride + head * GROUP * head_stride
     top = tl.full((QUERIES,), float("-inf"), tl.float32)
-    weight, total = tl.zeros((QUERIES,), tl.float32), tl.zeros((QUERIES, V.padded), tl.float32)
+    weight, total = tl.zeros((QUERIES,), tl.float32), tl.zeros((QUERIES, COLUMNS), tl.float32)
     for begin in range(first, last, TOKENS):
         token = begin + tl.arange(0, TOKENS)
         exists, column = token < last, token // BLOCK_SIZE
@@ -127,10 +128,14 @@ def _rows(
     outer: tl.tensor, pages: tl.tensor, block: tl.tensor, slot: tl.tensor, head: tl.tensor, here: tl.tensor,
     READER: tl.constexpr, TOKENS: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
+    STORED: tl.constexpr = READER.stored
+    HOW: tl.constexpr = READER.how
+    CODES: tl.constexpr = READER.codes
+    SCALES: tl.constexpr = READER.scales
+    TILE: tl.constexpr = READER.tile
     values = read_rows(
-        outer, pages, pages, block, slot, head, here, READER.stored, READER.how, READER.codes, READER.scales, TOKENS,
-        READER.tile, READER.packed,
-    )  # fmt: skip
+        outer, pages, pages, block, slot, head, here, STORED, HOW, CODES, SCALES, TOKENS, TILE, READER.packed
+    )
     dim = tl.arange(0, READER.padded)
     return tl.where(here[:, None] & (dim < READER.dims)[None, :], values, 0.0)  # a code of 0 need not mean 0
 

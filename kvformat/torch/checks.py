@@ -103,7 +103,8 @@ def check_hardware(how: recipes.Recipe, device: torch.device, dtype: torch.dtype
     if not instruction:
         raise InputError(f"recipe {how.name} ends in no conversion that is an instruction; leave hardware out")
     wanted, has = _INSTRUCTIONS[instruction]
-    capability = torch.cuda.get_device_capability(device) if torch.version.cuda else (0, 0)
+    nvidia = device.type == "cuda" and torch.version.cuda
+    capability = torch.cuda.get_device_capability(device) if nvidia else (0, 0)
     if not has(capability):
         raise InputError(f"cvt.rn.satfinite.{instruction}.f32 needs {wanted}; {device} is not; leave hardware out")
 

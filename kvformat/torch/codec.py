@@ -8,7 +8,7 @@ here depends on what a GPU's conversions do; the one exception, `encode_e4m3x2` 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import triton
 import triton.language as tl
@@ -18,7 +18,8 @@ from kvformat.elements.formats import BINARIES, ElementFormat
 from kvformat.errors import InputError
 
 
-class Encoding(NamedTuple):
+@dataclass(frozen=True)
+class Encoding:
     """The numbers of one encode from binary32 or binary64, as `kvformat.elements.codec` derives them."""
 
     width: int
@@ -46,7 +47,8 @@ class Encoding(NamedTuple):
     instruction: str
 
 
-class Decoding(NamedTuple):
+@dataclass(frozen=True)
+class Decoding:
     """The numbers of one decode to binary32."""
 
     bits: int
@@ -172,7 +174,8 @@ def encode(x: tl.tensor, HOW: tl.constexpr) -> tl.tensor:
     lowest = exponent - exponent + HOW.lowest
     above = tl.maximum(exponent, lowest) - lowest
     below = tl.minimum(lowest - tl.minimum(exponent, lowest), lowest - lowest + HOW.most)
-    code = round_shift((above << HOW.mantissa) + significand, below + HOW.shift, HOW.rounding)
+    ROUNDING: tl.constexpr = HOW.rounding
+    code = round_shift((above << HOW.mantissa) + significand, below + HOW.shift, ROUNDING)
     sign = (bits >> HOW.sign_shift) & HOW.sign_mask
     if HOW.integer:
         # two's complement reaches one further below zero: -128, 127

@@ -100,7 +100,8 @@ def write_rows(
     if outer is not None:
         given = (_one(outer),)
     quotient, stored = quantized(widen(bits, DTYPE), mask, given, HOW)
-    store_entries(codes, page, slot, head, encoded(quotient, HOW.encode, PACKED, HARDWARE), kept, CODES)
+    ENCODE: tl.constexpr = HOW.encode
+    store_entries(codes, page, slot, head, encoded(quotient, ENCODE, PACKED, HARDWARE), kept, CODES)
     if SCALES is not None:
         entries = tl.reshape(stored, (ROWS, TILE[0])).to(SCALES.entry.dtype, bitcast=True)
         store_entries(scales, page, slot, head, entries, kept, SCALES)
@@ -220,7 +221,8 @@ def read_rows(
         scale = None
         if SCALES is not None:
             entries = load_entries(scales, page, slot, head, TILE[0], kept, SCALES)
-            scale = tl.reshape(_scales(entries, HOW.read), (ROWS, TILE[0], 1))
+            READ: tl.constexpr = HOW.read
+            scale = tl.reshape(_scales(entries, READ), (ROWS, TILE[0], 1))
         values = dequantized(tl.reshape(patterns, (ROWS, TILE[0], TILE[1])), given, scale, HOW)
         return tl.reshape(values, (ROWS, columns))
 
@@ -253,7 +255,7 @@ def reduce_rows(
     bits, mask = _load_rows(x, row // HEADS, row % HEADS, row < rows, token_stride, head_stride, dim_stride, DIMS, TILE)
     whole: tl.constexpr = (1, 1, ROWS * TILE[0] * TILE[1])
     mask = tl.reshape(tl.broadcast_to(mask, (ROWS, TILE[0], TILE[1])), whole)
-    found = reduced(tl.reshape(widen(bits, DTYPE), whole), mask, HOW.reductions)
+    found = reduced(tl.reshape(widen(bits, DTYPE), whole), mask, HOW)
     for i in tl.static_range(len(HOW.reductions)):
         at = partial + tl.program_id(0) * len(HOW.reductions) + i + tl.arange(0, 1)
         tl.store(at, tl.reshape(found[i].to(tl.float32), (1,)))
@@ -277,5 +279,6 @@ def scale_tensor(partial: tl.tensor, scale: tl.tensor, count: tl.tensor, HOW: tl
             values = values + (value > 0,)
         else:
             values = values + (value,)
-    made = run(values, HOW.scale)[HOW.scale.result].to(tl.float32)
+    SCALE: tl.constexpr = HOW.scale
+    made = run(values, SCALE)[SCALE.result].to(tl.float32)
     tl.store(scale + tl.arange(0, 1), tl.reshape(made, (1,)))

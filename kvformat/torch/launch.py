@@ -287,7 +287,8 @@ def _narrowing(dtype: str) -> Any:
     return None if dtype == "float32" else narrowing(dtype, "float32")
 
 
-class Reader(NamedTuple):
+@dataclass(frozen=True)
+class Reader:
     """What a kernel that reads one side of a cache is specialised on."""
 
     how: Dequantizer | None

@@ -4,17 +4,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import gcd
-from typing import Any, NamedTuple
+from typing import Any
 
 import triton
 import triton.language as tl
 
 from kvformat.errors import InputError
-from kvformat.layouts.region import Digit, Digits, Region
+from kvformat.layouts.region import Digits, Region
 
 
-class Unit(NamedTuple):
+@dataclass(frozen=True)
+class Digit:
+    """A digit of a coordinate, as `kvformat.layouts.region` has it, but in bytes; the last one counts single steps."""
+
+    size: int
+    stride: int
+
+
+@dataclass(frozen=True)
+class Unit:
     """A number of bytes, and the unsigned integer that has them."""
 
     size: int
@@ -24,16 +34,17 @@ class Unit(NamedTuple):
 UNITS = {size: Unit(size, dtype) for size, dtype in ((1, tl.uint8), (2, tl.uint16), (4, tl.uint32), (8, tl.uint64))}
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True)
+class Place:
     """The rows of one region: each coordinate's digits, sizes in counts and strides in bytes."""
 
     offset: int
     #: bytes from one page to the next
     page: int
-    slot: Digits
-    head: Digits
+    slot: tuple[Digit, ...]
+    head: tuple[Digit, ...]
     #: digits of a byte within the row, and the bytes there are
-    byte: Digits
+    byte: tuple[Digit, ...]
     row_bytes: int
     #: of an entry, a byte for those of 4 bits
     entry: Unit
@@ -86,10 +97,10 @@ def dense(heads: int, row_bytes: int, entry: int) -> Place:
 
 
 def _place(
-    *, base: int, offset: int, page: int, slot: Digits, head: Digits, byte: Digits, row_bytes: int, entry: int,
-    scales: bool,
+    *, base: int, offset: int, page: int, slot: tuple[Digit, ...], head: tuple[Digit, ...], byte: tuple[Digit, ...],
+    row_bytes: int, entry: int, scales: bool,
 ) -> Place:  # fmt: skip
-    strides = [stride for digits in (slot, head, byte[:-1]) for size, stride in digits if size > 1]
+    strides = [digit.stride for digits in (slot, head, byte[:-1]) for digit in digits if digit.size > 1]
     run = byte[-1].size
     width = gcd(16, base, offset, page, run, *strides)
     word = entry if width % entry == 0 else 1
@@ -99,13 +110,13 @@ def _place(
     return Place(offset, page, slot, head, byte, row_bytes, UNITS[entry], width, UNITS[word], UNITS[piece])
 
 
-def _in_bytes(region: Region, digits: Digits) -> Digits:
+def _in_bytes(region: Region, digits: Digits) -> tuple[Digit, ...]:
     if any(stride % 8 for _, stride in digits):
         raise InputError(f"{region.name}: kernels need rows that begin at whole bytes")
     return tuple(Digit(size, stride // 8) for size, stride in digits)
 
 
-def _row_digits(region: Region) -> Digits:
+def _row_digits(region: Region) -> tuple[Digit, ...]:
     """The digits of a row's byte: those of its columns, the last ones that are contiguous joined to a run of bytes."""
     size, stride = region.column[-1]
     if stride != region.bits and region.bits >= 8:  # spread, as swizzled scales are: an entry is a run of its own
@@ -118,8 +129,10 @@ def _row_digits(region: Region) -> Digits:
 @triton.jit
 def _address(page: tl.tensor, slot: tl.tensor, head: tl.tensor, PLACE: tl.constexpr, UNIT: tl.constexpr) -> tl.tensor:
     """Where rows begin, counted in units of UNIT bytes, int64: (rows, 1)."""
+    SLOT: tl.constexpr = PLACE.slot
+    HEAD: tl.constexpr = PLACE.head
     row = PLACE.offset // UNIT + page * (PLACE.page // UNIT)
-    return (row + _spread(slot, PLACE.slot, UNIT) + _spread(head, PLACE.head, UNIT))[:, None]
+    return (row + _spread(slot, SLOT, len(SLOT), UNIT) + _spread(head, HEAD, len(HEAD), UNIT))[:, None]
 
 
 @triton.jit
@@ -130,12 +143,13 @@ def _along(count: tl.constexpr, PLACE: tl.constexpr, UNIT: tl.constexpr) -> tl.t
         return index[None, :]  # nothing else is known to be contiguous
     else:
         run: tl.constexpr = PLACE.byte[len(PLACE.byte) - 1].size // UNIT
-        return (index % run + _spread(index // run, PLACE.byte[: len(PLACE.byte) - 1], UNIT))[None, :]
+        BYTE: tl.constexpr = PLACE.byte
+        return (index % run + _spread(index // run, BYTE, len(BYTE) - 1, UNIT))[None, :]
 
 
 @triton.jit
-def _spread(index: tl.tensor, DIGITS: tl.constexpr, UNIT: tl.constexpr) -> tl.tensor:
-    count: tl.constexpr = len(DIGITS)
+def _spread(index: tl.tensor, DIGITS: tl.constexpr, count: tl.constexpr, UNIT: tl.constexpr) -> tl.tensor:
+    """Where an index lies by the first `count` of the digits, in units of UNIT bytes."""
     if count == 1:
         return index * (DIGITS[0].stride // UNIT)
     else:
@@ -161,7 +175,8 @@ def store_entries(
 
     base: the first byte of the pages. Rows where `mask` does not hold, and columns beyond the row, are not stored.
     """
-    words = _words(entries, PLACE.entry.size, PLACE.word)
+    WORD: tl.constexpr = PLACE.word
+    words = _words(entries, PLACE.entry.size, WORD)
     where = base.to(tl.pointer_type(PLACE.word.dtype), bitcast=True) + (
         _address(page, slot, head, PLACE, PLACE.word.size) + _along(words.shape[1], PLACE, PLACE.word.size)
     )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import triton.language as tl
@@ -24,7 +25,8 @@ from kvformat.torch import words
 from kvformat.torch.codec import Decoding, Encoding, decoding, encoding
 
 
-class Operand(NamedTuple):
+@dataclass(frozen=True)
+class Operand:
     """A value by its place, or a constant (place -1). A flag is not converted."""
 
     place: int
@@ -32,7 +34,8 @@ class Operand(NamedTuple):
     flag: bool
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True)
+class Step:
     """One operation: its word's function, what it reads, its attributes."""
 
     run: Any
@@ -40,7 +43,8 @@ class Step(NamedTuple):
     attributes: Any
 
 
-class Steps(NamedTuple):
+@dataclass(frozen=True)
+class Steps:
     """A program: each step appends its result to the values; `result` is the place of the one that is wanted."""
 
     steps: tuple[Step, ...]
@@ -48,7 +52,8 @@ class Steps(NamedTuple):
     result: int
 
 
-class Trial(NamedTuple):
+@dataclass(frozen=True)
+class Trial:
     """The scale within a row and the quotients, with one of the level's trials."""
 
     #: the scale before it is stored; None where no scale lies within a row
@@ -63,7 +68,8 @@ class Trial(NamedTuple):
     error_reads: tuple[bool, ...]
 
 
-class Quantizer(NamedTuple):
+@dataclass(frozen=True)
+class Quantizer:
     """What a kernel that quantizes rows is specialised on."""
 
     #: of all code that kernels are made of: Triton's key knows a function in a tuple by its name alone
@@ -75,7 +81,8 @@ class Quantizer(NamedTuple):
     decode: Decoding
 
 
-class Scaler(NamedTuple):
+@dataclass(frozen=True)
+class Scaler:
     """What computing a scale shared by a whole tensor is specialised on."""
 
     digest: str
@@ -83,14 +90,15 @@ class Scaler(NamedTuple):
     scale: Steps
 
 
-class Dequantizer(NamedTuple):
+@dataclass(frozen=True)
+class Dequantizer:
     """What a kernel that reads values is specialised on."""
 
     digest: str
     decode: Decoding
     #: how the scale within a row was stored; None: float32
     read: Decoding | None
-    value: Steps
+    restore: Steps
 
 
 @cache

@@ -152,7 +152,9 @@ def _to(a: tl.tensor, HOW: tl.constexpr) -> tl.tensor:
     if HOW[0] == "float32":
         return a.to(tl.float32).to(a.dtype)
     else:
-        return widen(encode(a, HOW[1]), HOW[0]).to(a.dtype)
+        DTYPE: tl.constexpr = HOW[0]
+        ENCODE: tl.constexpr = HOW[1]
+        return widen(encode(a, ENCODE), DTYPE).to(a.dtype)
 
 
 @triton.jit

@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 import triton
 import triton.language as tl
 
 import kvformat as kvf
 from kvformat.torch import attention, launch
-from kvformat.torch.program import Step
 
 MODES = ("none", "fp8_per_tensor", "fp8_per_token_head", "int8_per_token_head", "nvfp4")
 HEADS, BLOCK_SIZE, TOKENS = 8, 16, 64
@@ -79,10 +80,10 @@ def with_division(launched, division):
     """The same launch with another function for the recipe's divisions of elements."""
     how = launched.constants["HOW"]
     quotient = how.trials[0].quotient
-    steps = tuple(Step(division, *step[1:]) if step.run.fn.__name__ == "_div" else step for step in quotient.steps)
+    steps = tuple(replace(step, run=division) if step.run.fn.__name__ == "_div" else step for step in quotient.steps)
     assert steps != quotient.steps
-    trials = (how.trials[0]._replace(quotient=quotient._replace(steps=steps)),)
-    return launched._replace(constants={**launched.constants, "HOW": how._replace(trials=trials)})
+    trials = (replace(how.trials[0], quotient=replace(quotient, steps=steps)),)
+    return launched._replace(constants={**launched.constants, "HOW": replace(how, trials=trials)})
 
 
 def cases():
