@@ -10,6 +10,9 @@ kernel that the bound is made of, u the unit roundoff of its accumulator and w t
     o' = sum_j w(p'_j) v'_j / sum p'   2 keys + 8 roundings each: rescaling, splitting and merging included
     output rounded to its dtype
 
+A float16 accumulator adds t, beside u, to every product, factor and exponential that it rounds to a subnormal; sums of
+its numbers that are subnormal are exact.
+
 Everything up to p' is an error of the logits, of range omega, and moves the output by at most tanh(omega / 4) times the
 range of v (`kvformat.attention.certificates`); what comes after multiplies terms of sum_j p'_j |v_j|.
 """
@@ -52,7 +55,7 @@ _AT_ONCE = 1 << 18
 class _Roundings(NamedTuple):
     """The unit roundoffs of a kernel: its accumulator, its tiles, the query where it is rounded to them, its output.
 
-    tiny, tiny_query: what rounding a subnormal element of the tiles, and of the query, adds beside them.
+    tiny, tiny_query, tiny_sums: what rounding to a subnormal adds beside them, in tiles, query and accumulator.
     """
 
     accumulator: float
@@ -61,13 +64,15 @@ class _Roundings(NamedTuple):
     output: str
     tiny: float
     tiny_query: float
+    tiny_sums: float
 
     @classmethod
     def of(cls, accumulate: str, operands: str, query: str, output: str) -> _Roundings:
         tiles = OPERANDS[operands]
         tiny = _TINY if operands == "float16" else 0.0
         rounded = tiles if tiles > OPERANDS[query] else 0.0
-        return cls(ACCUMULATORS[accumulate], tiles, rounded, output, tiny, tiny if query != "float16" else 0.0)
+        tiny_query, tiny_sums = (tiny if query != "float16" else 0.0), (_TINY if accumulate == "float16" else 0.0)
+        return cls(ACCUMULATORS[accumulate], tiles, rounded, output, tiny, tiny_query, tiny_sums)
 
 
 @dataclass(frozen=True)
@@ -217,7 +222,7 @@ def _right(
     products = 1 + _gamma(query.shape[2] + 3, u)
     dots = (1 + w) * (1 + roundings.query) * products - 1
     below = np.where(seen, exact.logits.max(axis=2, keepdims=True) - exact.logits, 0)
-    tiny = _subnormal(query, key, roundings) * abs(scale) * products
+    tiny = (_subnormal(query, key, roundings) * abs(scale) + _flushed(query, key, abs(scale), roundings)) * products
     delta = np.where(seen, dots * np.where(seen, size, 0) + tiny + 3 * u * below + _EXPONENTIAL, 0)
     omega = 2 * delta.max(axis=2)
     ranges, peaks = _spans(value, seen[0], group)
@@ -229,6 +234,10 @@ def _right(
     # in float16 probabilities below 2^-14 are subnormal, and so are such elements of V, which weigh at most 1 together
     mass = (1 + w) * (1 + len(key) * roundings.tiny) * (1 + sums) / (1 - sums)
     rounding = rounding + roundings.tiny * (len(key) * peaks + mass)
+    # an exponential of a key, a factor of a split and their sum are off by t each, and so is each product with v; the
+    # largest exponential is 1, so the sum that divides is at least that, but for its own roundings
+    keys = len(key) + 8
+    rounding = rounding + roundings.tiny_sums * 4 * keys * (peaks + 1) * (1 + sums) / (1 - sums)
     bound = moved + rounding
     smallest = {"float16": _TINY}.get(roundings.output, 2.0**-134)
     bound = bound + UNIT[roundings.output] * (np.abs(exact.output) + bound) + smallest
@@ -244,6 +253,18 @@ def _subnormal(query: Array, key: Array, roundings: _Roundings) -> Array:
     of_key = roundings.tiny * (1 + roundings.query) * np.abs(query).sum(axis=2).T[:, :, None]
     size = (1 + roundings.tiles) * np.abs(key).sum(axis=2) + roundings.tiny * key.shape[2]
     total: Array = of_key + roundings.tiny_query * np.repeat(size.T[:, None, :], group, axis=0)
+    return total
+
+
+def _flushed(query: Array, key: Array, scale: float, roundings: _Roundings) -> Array:
+    """What subnormal products of a float16 accumulator add to a logit: (q_heads, queries, keys).
+
+    t for each of the products and factors, multiplied by the factors that follow; t (|q| + |k|) where `scale` or an
+    element's own scale is multiplied to q or k first.
+    """
+    group = query.shape[1] // key.shape[1]
+    sizes = np.repeat(np.abs(key).sum(axis=2).T[:, None, :], group, axis=0) + np.abs(query).sum(axis=2).T[:, :, None]
+    total: Array = roundings.tiny_sums * max(1.0, scale) * (query.shape[2] + 3 + sizes)
     return total
 
 

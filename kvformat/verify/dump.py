@@ -86,8 +86,12 @@ class Dump:
             metadata, tensors = read(Path(path))
             _check_shapes(tensors)
             dump = _assemble(tensors, layout_of(metadata, tensors), metadata.get("recipe"), metadata["producer"])
-            if not all(name in tensors for name in ATTENTION_TENSORS):
+            there = [name for name in ATTENTION_TENSORS if name in tensors]
+            if not there:
                 return dump
+            if len(there) == 1:
+                both = " and ".join(ATTENTION_TENSORS)
+                raise InputError(f"holds {there[0]} alone; attention is judged by {both}: save both or neither")
             settings = {name: metadata[name] for name in ATTENTION_SETTINGS if name in metadata}
             return dump._attending(tensors["query"], tensors["output"], settings)  # noqa: SLF001 of its own class
         except InputError as error:

@@ -25,7 +25,7 @@ VERSION = "1"
 INPUT_DTYPES = {np.dtype(t).name: np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16)}
 OPTIONAL_TENSORS = ("k_scale", "v_scale")
 TENSORS = ("key", "value", "slot_mapping", "pages", "k_scale", "v_scale")
-#: a kernel's attention: `check` judges `output` by what the pages hold. One without the other is passed over
+#: a kernel's attention: `check` judges `output` by what the pages hold; one without the other is refused
 ATTENTION_TENSORS = ("query", "output")
 #: how that attention was computed, in the metadata: strings
 ATTENTION_SETTINGS = ("softmax_scale", "window", "accumulate", "operands")
