@@ -20,6 +20,8 @@ Status = Literal["golden", "exact", "verified against the library", "read, not r
 
 #: the distance from 1 to the next larger number
 _EPS = {"float32": "1.1920928955078125e-07", "float16": "0.0009765625", "bfloat16": "0.0078125"}
+#: names that programs give to other things than scales
+_TAKEN = {"x": "the input", "c": "the code", "v": "the value", "e": "the error of a trial", "trial": "a level's trial"}
 
 _COMPARISONS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le"}
 
@@ -260,6 +262,7 @@ class Recipe:
             raise InputError(f"recipe {self.name}: the last thing done to a row is 'x = to(x, input)'")
         if self.prepare and self.outer:
             raise InputError(f"recipe {self.name}: rows can be prepared only where no scale is shared across rows")
+        _check_levels(self.levels, f"recipe {self.name}")
         for level in self.levels:
             where = f"recipe {self.name}, scale {level.name}"
             _check_store(level, where)
@@ -268,8 +271,6 @@ class Recipe:
             inside = level.program.check({**kinds, **trial, "x": "group"}, level.name, "number", where)
             # what an inner level computed on its way (the scale before it is stored, say) is there for the code too
             kinds.update(inside if level.granularity.within_row else {level.name: "number"})
-        if sum(level.granularity.within_row for level in self.levels) > 1:
-            raise InputError(f"recipe {self.name}: only one level of scales can lie within a row")
         if self.element is not None:
             after = self.code.check({**kinds, "x": "number"}, "c", "code", f"recipe {self.name}, code")
             if self.inner and self.inner.trials:
@@ -308,6 +309,21 @@ class Recipe:
     def inner(self) -> Level | None:
         """The level whose scales lie within a row, if there is one."""
         return next((level for level in self.levels if level.granularity.within_row), None)
+
+
+def _check_levels(levels: tuple[Level, ...], where: str) -> None:
+    names = [level.name for level in levels]
+    for name in names:
+        if name in _TAKEN:
+            raise InputError(f"{where}: a scale cannot be named {name!r}, which is {_TAKEN[name]}")
+        if names.count(name) > 1:
+            raise InputError(f"{where}: two scales are named {name!r}; each needs a name of its own")
+    within = [level.granularity.within_row for level in levels]
+    if sum(within) > 1:
+        raise InputError(f"{where}: only one level of scales can lie within a row")
+    if any(within[:-1]):
+        inner, outer = (names[within.index(each)] for each in (True, False))
+        raise InputError(f"{where}: scale {inner} lies within a row and {outer} does not; outer scales come first")
 
 
 def _check_store(level: Level, where: str) -> None:

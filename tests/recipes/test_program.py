@@ -196,6 +196,21 @@ def test_two_levels_of_scales_within_a_row_are_refused():
     assert "only one level of scales can lie within a row" in words
 
 
+@pytest.mark.parametrize("names, shared, words", [
+    (("x", "b"), ("per_tensor", "per_block"), "a scale cannot be named 'x', which is the input"),
+    (("s", "v"), ("per_tensor", "per_block"), "a scale cannot be named 'v', which is the value"),
+    (("s", "s"), ("per_tensor", "per_block"), "two scales are named 's'; each needs a name of its own"),
+    (("s", "g"), ("per_block", "per_tensor"), "scale s lies within a row and g does not; outer scales come first"),
+])  # fmt: skip
+def test_levels_whose_names_or_order_mean_nothing_are_refused(names, shared, words):
+    levels = tuple(
+        Level(name, granularity(each), Program.parse(f"{name} = amax_finite(x)"), "float32")
+        for name, each in zip(names, shared, strict=True)
+    )
+    code, value = Program.parse("c = encode(x, e4m3fn)"), Program.parse("v = mul(c, 1)")
+    assert words in _message(Recipe, "two", "nvfp4", "e4m3fn", levels, code, value, "me", "exact")
+
+
 @pytest.mark.parametrize("recipe", [kvf.recipe(name) for name in catalogue.names()], ids=lambda recipe: recipe.name)
 def test_recipes_are_frozen_hashable_and_picklable(recipe):
     assert pickle.loads(pickle.dumps(recipe)) == recipe
