@@ -28,7 +28,7 @@ from kvformat.simulate.model.text import EXCERPT, chunks, excerpt, tokenize
 from kvformat.simulate.model.weights import load
 
 TARGET = Path(__file__).resolve().parents[1] / "spec" / "accuracy" / "measured.json"
-#: before it lie the title, the notices and a table of contents
+#: another program has measured these chunks before, with fake quantization: tests/simulate/test_model.py holds both
 START = 2000
 CHUNKS, LENGTH, LONG = 4, 512, 2048
 #: what the long context is measured for
