@@ -27,7 +27,7 @@ from kvformat.recipes.intervals import (
     points,
     run,
 )
-from kvformat.recipes.program import Recipe
+from kvformat.recipes.program import Operation, Program, Recipe
 from kvformat.recipes.vocabulary import WORDS
 
 Array = NDArray[Any]
@@ -96,12 +96,30 @@ def trial_error(recipe: Recipe, known: Mapping[str, Value], groups: Array, *, bo
     assert recipe.element is not None
     after = run(recipe.code, known, groups, bounds=bounds)
     after["c"] = decoded(after["c"], element(recipe.element))
+    terms, sums = _parted(level.error)
+    of_elements = run(terms, after, groups, bounds=bounds)
+    read = {name for operation in sums.operations for name in operation.operands} & set(of_elements)
     for i in range(groups.shape[-1]):
-        values = {name: _element(value, i, groups.shape[-1]) for name, value in after.items()}
-        summed = run(level.error, {**values, "e": total}, groups, bounds=bounds)["e"]
+        values = {name: _element(of_elements[name], i, groups.shape[-1]) for name in read}
+        summed = run(sums, {**values, "e": total}, groups, bounds=bounds)["e"]
         assert isinstance(summed, Interval)
         total = summed
     return total
+
+
+def _parted(error: Program) -> tuple[Program, Program]:
+    """What does not read the sum so far, which all elements compute at once, and what goes element by element."""
+    # names that hang on the sum, and names that it reads: who assigns one of these again waits as well
+    waiting, read = {"e"}, {"e"}
+    terms, sums = list[Operation](), list[Operation]()
+    for operation in error.operations:
+        if waiting.isdisjoint(operation.operands) and operation.target not in waiting | read:
+            terms.append(operation)
+        else:
+            waiting.add(operation.target)
+            read.update(operation.operands)
+            sums.append(operation)
+    return Program(tuple(terms), error.precision), Program(tuple(sums), error.precision)
 
 
 def _element(value: Value, i: int, count: int) -> Value:

@@ -11,7 +11,7 @@ from numba.extending import intrinsic
 
 from kvformat.elements.codec import Conversion, conversion, encode_bits
 from kvformat.elements.formats import BINARIES, Rounding
-from kvformat.elements.static import inlined, static
+from kvformat.elements.static import compiled, inlined, static
 from kvformat.recipes.program import Operation
 from kvformat.recipes.reduce import WIDENERS
 
@@ -51,6 +51,13 @@ def _fused(context: Any, a: Any, b: Any, c: Any) -> Any:
         return builder.fma(*arguments)
 
     return a(a, a, a), call
+
+
+@compiled
+def fuse(a: Any, b: Any, c: Any, out: Any) -> None:
+    """Into `out`: a * b + c, rounded once, of arrays of one axis and one dtype."""
+    for i in range(out.size):
+        out[i] = _fused(a[i], b[i], c[i])
 
 
 #: words that are one expression, the same in both precisions
