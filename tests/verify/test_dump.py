@@ -96,13 +96,13 @@ def test_longer_pages_are_trailing_padding(tmp_path):
 
 
 def test_tensors_that_nobody_asked_for_are_ignored(tmp_path):
-    path = write(tmp_path / "d.safetensors", query=np.zeros((3, 4)), residual=np.zeros(2, np.int32))
+    path = write(tmp_path / "d.safetensors", hidden=np.zeros((3, 4)), residual=np.zeros(2, np.int32))
     assert Dump.load(path).tokens == TOKENS
 
 
 def test_tensors_at_odd_offsets_are_read_bit_for_bit_and_rows_come_aligned(tmp_path):
     given = arrays(np.float32)
-    odd = {"query": np.zeros(3, np.uint8), **given}
+    odd = {"hidden": np.zeros(3, np.uint8), **given}
     path = tmp_path / "d.safetensors"
     path.write_bytes(file_bytes(metadata(), odd))
     dump = Dump.load(path)
