@@ -211,8 +211,11 @@ def _function(operation: Operation) -> Callable[..., Array]:
 
 def _fma(a: Array, b: Array, c: Array) -> Array:
     # compiled: of two binary64 numbers no NumPy type holds the product, and fractions take 30 us an element
-    first, second, third = (np.ascontiguousarray(each, a.dtype).reshape(-1) for each in np.broadcast_arrays(a, b, c))
-    out = np.empty(np.broadcast(a, b, c).shape, a.dtype)
+    shape = np.broadcast_shapes(a.shape, b.shape, c.shape)
+    first, second, third = (
+        np.array(np.broadcast_to(each, shape), a.dtype, order="C").reshape(-1) for each in (a, b, c)
+    )
+    out = np.empty(shape, a.dtype)
     fuse(first, second, third, out.reshape(-1))
     return out
 
