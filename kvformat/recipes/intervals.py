@@ -1,7 +1,7 @@
 """Words on intervals: what a program gives when some of its operations are known only up to a bound.
 
 Every operation is monotone in each operand, so the ends of the result are among the results for the ends of the
-operands; plain NumPy, element by element.
+operands; plain NumPy, element by element, but for `fma`, which is the engine's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A recipe as a kernel takes it: nested tuples of functions and numbers, a compile-time constant of the kernel.
+"""A recipe as a kernel takes it: frozen data of functions and numbers, a compile-time constant of the kernel.
 
-One kernel per kind of data movement runs every recipe: it unrolls these tuples, so that what is compiled holds the
-recipe's operations and nothing else.
+One kernel per kind of data movement runs every recipe: it unrolls the programs, so that what is compiled holds the
+recipe's operations and nothing else. These are dataclasses because Triton before 3.8 takes a nested named tuple for a
+tuple without names; up to 3.6 it passes a field on only as a local constexpr, and slices no tuple.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Trial:
 class Quantizer:
     """What a kernel that quantizes rows is specialised on."""
 
-    #: of all code that kernels are made of: Triton's key knows a function in a tuple by its name alone
+    #: of all code that kernels are made of: Triton's key knows a function in a constant by its name alone
     digest: str
     reductions: tuple[str, ...]
     trials: tuple[Trial, ...]
