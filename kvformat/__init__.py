@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from kvformat.cache import PagedCache as PagedCache
     from kvformat.cache_dtypes import KVQuantMode as KVQuantMode
     from kvformat.cache_dtypes import mode as mode
+    from kvformat.diagnose.probe import probe as probe
+    from kvformat.diagnose.search import diagnose as diagnose
+    from kvformat.dump import Dump as Dump
     from kvformat.elements.codec import decode as decode
     from kvformat.elements.codec import encode as encode
     from kvformat.elements.formats import ElementFormat as ElementFormat
@@ -16,20 +19,17 @@ if TYPE_CHECKING:
     from kvformat.elements.packing import pack_nibbles as pack_nibbles
     from kvformat.elements.packing import unpack_nibbles as unpack_nibbles
     from kvformat.errors import InputError as InputError
-    from kvformat.fuzz import fuzz as fuzz
+    from kvformat.fuzz.runner import fuzz as fuzz
     from kvformat.layouts import Layout as Layout
     from kvformat.layouts import layout as layout
     from kvformat.layouts import load_layout as load_layout
+    from kvformat.lint.linter import lint as lint
     from kvformat.recipes import Recipe as Recipe
     from kvformat.recipes import load_recipe as load_recipe
     from kvformat.recipes import recipe as recipe
     from kvformat.recipes.quantizer import Quantized as Quantized
     from kvformat.recipes.quantizer import quantize as quantize
-    from kvformat.verify import Dump as Dump
     from kvformat.verify import check as check
-    from kvformat.verify import diagnose as diagnose
-    from kvformat.verify import lint as lint
-    from kvformat.verify import probe as probe
 
 __version__ = "0.1.0"
 
@@ -53,11 +53,11 @@ _HOMES = {
     "Layout": "kvformat.layouts",
     "layout": "kvformat.layouts",
     "PagedCache": "kvformat.cache",
-    "Dump": "kvformat.verify",
+    "Dump": "kvformat.dump",
     "check": "kvformat.verify",
-    "diagnose": "kvformat.verify",
-    "lint": "kvformat.verify",
-    "probe": "kvformat.verify",
+    "diagnose": "kvformat.diagnose",
+    "lint": "kvformat.lint",
+    "probe": "kvformat.diagnose.probe",
     "fuzz": "kvformat.fuzz",
 }
 

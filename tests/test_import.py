@@ -62,11 +62,14 @@ def test_unknown_attribute_is_an_attribute_error():
 
 #: the floors of the house, from the ground up: a module imports from its own room and from floors below
 FLOORS = (
-    {"errors", "data"},
-    {"files", "slots", "modes", "cache_dtypes", "toml", "elements"},
+    {"errors", "data", "rooms"},
+    {"files", "slots", "modes", "cache_dtypes", "toml", "candidate", "elements"},
     {"recipes", "layouts"},  # side by side: neither knows the other
-    {"cache", "attention", "conversion", "sizing"},
+    {"cache", "conversion", "sizing", "prefix"},
+    {"dump"},
+    {"attention"},
     {"verify"},
+    {"diagnose", "lint", "vectors"},
     {"fuzz", "simulate", "torch"},
     {"cli"},
 )

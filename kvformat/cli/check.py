@@ -49,7 +49,7 @@ def _together(documents: list[dict[str, Any]]) -> dict[str, Any]:
 def _check_dump(path: str, recipe: Recipe | None, *, as_json: bool) -> dict[str, Any]:
     """The report on one dump as plain data, printed unless `as_json`. A dump that cannot be judged stops no other."""
     from kvformat.cli import console
-    from kvformat.verify.dump import Dump
+    from kvformat.dump.dump import Dump
 
     try:
         dump = Dump.load(path)

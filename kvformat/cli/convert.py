@@ -13,8 +13,8 @@ from kvformat.errors import InputError
 from kvformat.layouts import load_layout
 
 if TYPE_CHECKING:
+    from kvformat.dump.dump import Dump, Pages
     from kvformat.layouts import Layout
-    from kvformat.verify.dump import Dump, Pages
 
 
 def convert(
@@ -44,8 +44,8 @@ def convert(
     """
     from kvformat.conversion import Cache
     from kvformat.conversion import convert as converted
+    from kvformat.dump.dump import load_any
     from kvformat.recipes import recipe as find_recipe
-    from kvformat.verify.dump import load_any
 
     if layout_file:
         load_layout(layout_file)

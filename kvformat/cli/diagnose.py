@@ -47,7 +47,7 @@ def diagnose(
         raise InputError("a probe is written with --probe --mode MODE -o FILE, without a dump")
     if recipe is not None:
         raise InputError("--recipe is for a dump; a probe is the same for every recipe of its mode")
-    from kvformat.verify.diagnosis.probe import probe as make
+    from kvformat.diagnose.probe import probe as make
 
     made = make(
         mode,
@@ -71,11 +71,11 @@ def diagnose(
 
 def _diagnose(path: str, recipe: str | None, *, as_json: bool) -> int:
     from kvformat.cli import console
-    from kvformat.verify.dump import Dump
+    from kvformat.dump.dump import Dump
 
     opened = Dump.load(path)
     how = find(recipe) if recipe else None
-    from kvformat.verify import diagnose as judge  # compiled code: a file that is no dump does not wait for it
+    from kvformat.diagnose.search import diagnose as judge  # compiled code: a file that is no dump does not wait for it
 
     with console.progress(printable(path)) as advance:
         diagnosis = judge(opened, recipe=how, progress=advance)

@@ -23,7 +23,7 @@ def lint(
     if layout_file:
         load_layout(layout_file)
     from kvformat.cli import console
-    from kvformat.verify.linter import lint_file
+    from kvformat.lint.linter import lint_file
 
     with console.progress(printable(pages)) as advance:
         report = lint_file(pages, advance)

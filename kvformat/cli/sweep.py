@@ -17,7 +17,7 @@ def sweep(
     """Encode all 2^32 float32 inputs and judge every code. After an interruption it goes on where it stopped."""
     fmt = element(name)
     from kvformat.cli import console
-    from kvformat.verify import sweep as sweeping
+    from kvformat.elements import sweep as sweeping
 
     with console.progress(f"sweep {fmt.name}") as advance:
         report = sweeping.run(fmt.name, progress=advance)

@@ -13,7 +13,7 @@ from kvformat.cli.outcome import DIFFERENCE, HOLDS, print_json, say
 from kvformat.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from kvformat.verify.vector_runs import Outcome
+    from kvformat.vectors.runs import Outcome
 
 app = typer.Typer(
     help="Conformance vectors: list, verify, run FILE --against MODULE:FUNCTION.",
@@ -37,7 +37,7 @@ def without_a_verb(context: typer.Context) -> int:
 def listing(folder: _Folder = None, as_json: _AsJson = False) -> int:
     """Every file of vectors and how many tests it holds."""
     from kvformat.cli import console
-    from kvformat.verify.vectors import VectorSet
+    from kvformat.vectors.vectors import VectorSet
 
     vectors = VectorSet.load(folder)
     rows = [{"file": e.path, "tests": e.tests, "bytes": e.bytes} for e in vectors.entries]
@@ -55,7 +55,7 @@ def listing(folder: _Folder = None, as_json: _AsJson = False) -> int:
 @app.command("verify")
 def verify(folder: _Folder = None, as_json: _AsJson = False) -> int:
     """Check every file against its checksum, and that its counts, ids, flags and sources are consistent."""
-    from kvformat.verify.vectors import VectorSet
+    from kvformat.vectors.vectors import VectorSet
 
     vectors = VectorSet.load(folder)
     problems = vectors.verify()
@@ -89,8 +89,8 @@ def run(
     gets: overflow, rounding, dtype, format, scale, k_scale, v_scale, layout (its name), mode, order, block_size, ...
     """
     from kvformat.fuzz.candidate import load
-    from kvformat.verify import vector_runs
-    from kvformat.verify.vectors import VectorSet
+    from kvformat.vectors import runs as vector_runs
+    from kvformat.vectors.vectors import VectorSet
 
     vectors = VectorSet.load(folder)
     entries = [vectors.find(name) for name in files]

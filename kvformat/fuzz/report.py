@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvformat.dump.dump import Dump
 from kvformat.errors import InputError
 from kvformat.fuzz.judge import Finding
 from kvformat.fuzz.plan import Plan
-from kvformat.verify.dump import Dump
 
 if TYPE_CHECKING:
     from kvformat.verify.report import Report
@@ -98,7 +98,7 @@ class FuzzReport:
         dump = None if self.check() is None else self.dump()
         if dump is None:
             return None
-        from kvformat.verify import diagnose
+        from kvformat.diagnose.search import diagnose
 
         try:
             return str(diagnose(dump))

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from kvformat.data import Sample, sample
+from kvformat.dump.dump import Dump
 from kvformat.layouts import LAYOUTS, Layout, layout
 from kvformat.modes import MODES
 from kvformat.verify.compare import check
-from kvformat.verify.dump import Dump
 from kvformat.verify.plain import write_pages
 from kvformat.verify.report import Report
 

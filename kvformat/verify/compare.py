@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvformat import cache
+from kvformat.attention.judge import judge
+from kvformat.dump.dump import Dump
 from kvformat.elements.formats import element
 from kvformat.errors import InputError
 from kvformat.layouts import Segment
@@ -17,8 +19,6 @@ from kvformat.recipes.admissible import is_approximate, point, within
 from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.recipes.program import Recipe
 from kvformat.recipes.quantizer import Quantized, checked, statistics, tensor_scale
-from kvformat.verify.attention import judge
-from kvformat.verify.dump import Dump
 from kvformat.verify.explain import explain_code, explain_scale
 from kvformat.verify.identify import SIDES, identify
 from kvformat.verify.report import Report, Tally

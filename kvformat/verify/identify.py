@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvformat import cache
+from kvformat.dump.dump import Dump
 from kvformat.recipes.admissible import is_approximate, outer_scales, within
 from kvformat.recipes.catalogue import names
 from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.recipes.difference import comparable
 from kvformat.recipes.intervals import Value
 from kvformat.recipes.program import Recipe
-from kvformat.verify.dump import Dump
 
 Side = Literal["k", "v"]
 SIDES: tuple[Side, ...] = ("k", "v")

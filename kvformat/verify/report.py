@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from kvformat.attention.judge import Judgement
+from kvformat.dump.dump import Dump
 from kvformat.recipes.program import Recipe
-from kvformat.verify.attention import Judgement
-from kvformat.verify.dump import Dump
 from kvformat.verify.identify import Identity
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import kvformat as kvf
 from kvformat.cli import main
-from kvformat.verify.dump import Pages
+from kvformat.dump.dump import Pages
 
 SIZES = {"block_size": 4, "num_kv_heads": 2, "head_size": 64}
 

@@ -7,10 +7,10 @@ import pytest
 
 from kvformat.cache import PagedCache
 from kvformat.cli import main
+from kvformat.dump import Dump
 from kvformat.layouts import layout
 from kvformat.recipes.catalogue import names
 from kvformat.recipes.entry import load_recipe
-from kvformat.verify import Dump
 
 RECIPE = """
 name = "mine/halfway"

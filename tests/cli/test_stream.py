@@ -12,7 +12,7 @@ import pytest
 import kvformat as kvf
 from kvformat.cli import main
 from kvformat.recipes import exact
-from kvformat.verify.vectors import VectorSet
+from kvformat.vectors.vectors import VectorSet
 
 VECTORS = VectorSet.load()
 

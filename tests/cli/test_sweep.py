@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvformat.cli import main
-from kvformat.verify import sweep
+from kvformat.elements import sweep
 
 TOTAL = 1 << 18
 

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from kvformat.attention.definition import attend
 from kvformat.errors import InputError
 from kvformat.modes import MODES
+from kvformat.prefix import cbor
+from kvformat.prefix.hashes import SEED, Store, aware, blind, block_hashes
 from kvformat.recipes.quantizer import quantize
-from kvformat.simulate import cbor, transfer
+from kvformat.simulate import transfer
 from kvformat.simulate.eviction import Budget, h2o, orders, protected, same_bytes, streaming
 from kvformat.simulate.experiments.share import identity, misread
-from kvformat.simulate.prefix import SEED, Store, aware, blind, block_hashes
 
 PER_TOKEN = ("none", "int8_per_token_head", "fp8_per_token_head")
 PER_TENSOR = ("fp8_per_tensor", "nvfp4")

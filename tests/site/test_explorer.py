@@ -15,7 +15,7 @@ from kvformat.cli.numerals import parse_number
 from kvformat.elements import exact
 from kvformat.elements.formats import ELEMENTS
 from kvformat.layouts import LAYOUTS, layout
-from kvformat.verify.vectors import VectorSet
+from kvformat.vectors.vectors import VectorSet
 
 pytestmark = pytest.mark.slow
 

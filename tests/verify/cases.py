@@ -8,8 +8,9 @@ import ml_dtypes
 import numpy as np
 
 from kvformat.cache import PagedCache
+from kvformat.dump import Dump
 from kvformat.layouts import layout as make_layout
-from kvformat.verify import Dump, check
+from kvformat.verify import check
 from tests.layouts.reference import Config, entries
 
 DTYPES = (np.float32, np.float16, ml_dtypes.bfloat16)

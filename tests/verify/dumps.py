@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 
+from kvformat.dump.dump import Dump
 from kvformat.layouts import layout as make_layout
-from kvformat.verify.dump import Dump
 
 TOKENS, HEADS, DIM, BLOCK, BLOCKS = 5, 2, 16, 4, 3
 CELL_BYTES = 2 * DIM + 8  # int8 K, float32 scale, int8 V, float32 scale

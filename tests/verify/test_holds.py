@@ -7,8 +7,9 @@ import pytest
 
 from kvformat.cache import PagedCache
 from kvformat.data import sample
+from kvformat.dump import Dump
 from kvformat.layouts import layout as make_layout
-from kvformat.verify import Dump, check
+from kvformat.verify import check
 from kvformat.verify.plain import write_pages
 from tests.verify.cases import (
     BLOCK,

@@ -7,10 +7,11 @@ import pytest
 
 from kvformat.cache import PagedCache
 from kvformat.data import sample
+from kvformat.dump import Dump
 from kvformat.layouts import layout
 from kvformat.recipes.catalogue import recipe
 from kvformat.recipes.entry import parse_recipe
-from kvformat.verify import Dump, check
+from kvformat.verify import check
 
 KEY, VALUE = sample()[1].key, sample()[1].value
 SLOTS = np.arange(len(KEY))

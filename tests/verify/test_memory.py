@@ -17,7 +17,8 @@ GIVEN = 2 * 2 * HEADS * DIM + 8
 
 JUDGE = """
 import json, sys, threading, time
-from kvformat.verify import Dump, check
+from kvformat.dump import Dump
+from kvformat.verify import check
 
 def memory():
     lines = (line.split() for line in open("/proc/self/status") if line.startswith(("RssAnon", "VmRSS")))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from kvformat.diagnose.catalogue import FAULTS
+from kvformat.diagnose.fault import Fault, Variant
+from kvformat.lint.linter import RULES
 from kvformat.modes import MODES
-from kvformat.verify.diagnosis.catalogue import FAULTS
-from kvformat.verify.diagnosis.fault import Fault, Variant
-from kvformat.verify.linter import RULES
 from spec_pages.text import page, table, wrap
 
 

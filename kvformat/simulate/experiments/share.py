@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from kvformat.cache import PagedCache
 from kvformat.layouts import layout
 from kvformat.modes import MODES
+from kvformat.prefix.hashes import Identity, Store, aware, blind, block_hashes
 from kvformat.simulate import transfer
 from kvformat.simulate.experiments.result import Progress, Result, Settings, mode_name
-from kvformat.simulate.prefix import Identity, Store, aware, blind, block_hashes
 from kvformat.simulate.profiles import profile
 
 Array = NDArray[Any]

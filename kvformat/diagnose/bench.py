@@ -1,0 +1,375 @@
+"""What a writer with a fault makes of K and V: a recipe run in NumPy on a few tokens, with its departures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvformat.diagnose.edits import edited
+from kvformat.diagnose.fault import Variant
+from kvformat.diagnose.remaps import Frame, in_mode_none, laid, right_places
+from kvformat.diagnose.rows import BINARY, Rows, binary_shape
+from kvformat.diagnose.scopes import OUTER_SCOPES, SCOPES, Scene
+from kvformat.diagnose.values import expression, moved, parsed, spread, where
+from kvformat.dump.dump import Dump
+from kvformat.elements.formats import element
+from kvformat.elements.packing import unpack_nibbles
+from kvformat.recipes.admissible import trial_error
+from kvformat.recipes.intervals import (
+    Interval,
+    Value,
+    codes_inside,
+    decoded,
+    encoded,
+    inside,
+    narrowed,
+    patterns,
+    points,
+    run,
+)
+from kvformat.recipes.program import Level, Recipe
+from kvformat.verify.identify import SIDES, Side, as_given, extremes, extremes_of_heads
+
+Array = NDArray[Any]
+Mask = NDArray[np.bool_]
+Known = dict[str, Value]
+
+RIGHT = Variant("")
+#: bytes of pages up to which unquantized ones are tried
+_PAINTED = 1 << 26
+
+
+class Bench:
+    """A dump's tokens, widened, with what their per-tensor scales are made of."""
+
+    def __init__(self, dump: Dump, declared: Recipe, tokens: NDArray[np.int64]) -> None:
+        self.dump = dump
+        self.declared = declared
+        self.tokens = tokens
+        self._x: dict[tuple[Side, int | None], tuple[Array, Mask | None]] = {}
+        self._extremes: dict[tuple[Side, bool], Array] = {}
+        self._heads: dict[Side, Array] = {}
+
+    def on(self, tokens: NDArray[np.int64]) -> Bench:
+        """The same dump's other tokens; what was found out about all of them is kept."""
+        other = Bench(self.dump, self.declared, tokens)
+        other._extremes, other._heads = self._extremes, self._heads
+        return other
+
+    def x(self, side: Side, step: int | None = 0) -> tuple[Array, Mask | None]:
+        """The tokens `step` further, float32 (tokens, heads, dims), and which of them exist; None: the first token."""
+        key = side, step
+        if key not in self._x:
+            if step is None:
+                first = self.dump.rows(side, 0, 1).astype(np.float32)
+                self._x[key] = np.broadcast_to(first, (len(self.tokens), *first.shape[1:])), None
+            else:
+                wanted = self.tokens + step
+                exist = (wanted >= 0) & (wanted < self.dump.tokens)
+                source = self.dump.key if side == "k" else self.dump.value
+                rows = np.ascontiguousarray(source[np.where(exist, wanted, 0)]).astype(np.float32)
+                self._x[key] = rows, None if exist.all() else exist
+        return self._x[key]
+
+    def extremes(self, side: Side, *, written: bool = False) -> Array:
+        """A few elements that reduce to what all rows of a side do; `written`: only rows that have a slot."""
+        if (side, written) not in self._extremes:
+            self._extremes[side, written] = extremes(self.dump, side, written=written)
+        return self._extremes[side, written]
+
+    def of_heads(self, side: Side) -> Array:
+        """By head, elements that reduce to what its rows do: float32 (1, heads, 2 * dims + 3)."""
+        if side not in self._heads:
+            self._heads[side] = extremes_of_heads(self.dump, side)
+        return self._heads[side]
+
+    # --- one side by one variant --------------------------------------------------------------------------------
+
+    def rows(
+        self, side: Side, recipe: Recipe, variant: Variant = RIGHT, fitted: np.float32 | None = None
+    ) -> Rows | None:
+        """What a writer makes of the tokens; None where the variant does not apply to the recipe."""
+        how = edited(recipe, variant.edit)
+        if variant.unquantized:
+            return self._unquantized(side, recipe, variant.unquantized)
+        if recipe.element is None:
+            return self._values(side, variant)
+        if how is None:
+            return None
+        made = self._run(side, how, variant, fitted, bounds=False)
+        if made is None:
+            return None
+        codes, stored, known = made
+        assert how.element is not None
+        fmt = element(how.element)
+        x, _ = self.x(side)
+        return Rows(
+            np.broadcast_to(patterns(codes, fmt), _grouped(x, how).shape).reshape(x.shape),
+            fmt.bits,
+            _page_bytes(stored, how.inner, x.shape),
+            "" if how.inner is None else how.inner.store.split()[0],
+            how.element,
+            known,
+            variant.stored == "?",
+        )
+
+    def allowed(
+        self, side: Side, recipe: Recipe, variant: Variant, found: Array, scales: Array
+    ) -> tuple[Mask, Mask] | None:
+        """Where found scales (tokens, heads, columns), as stored, and codes may be a recipe's with approximate words.
+
+        Two masks of the shapes of `scales` and `found`. A code is judged with the scale that was found.
+        """
+        how = edited(recipe, variant.edit)
+        if how is None or how.element is None:
+            return None
+        masks = []
+        for settled in how.tried():
+            made = self._run(side, settled, variant, None, bounds=True, found=scales)
+            if made is None:
+                return None
+            codes, stored, _ = made
+            good = codes_inside(_grouped(found, how), element(how.element), codes).reshape(found.shape)
+            scale = np.ones(scales.shape, bool)
+            if how.inner is not None and variant.stored != "?":
+                scale = _scale_inside(scales, stored, how.inner)
+            masks.append((scale, good))
+        return np.any([scale for scale, _ in masks], axis=0), np.any([code for _, code in masks], axis=0)
+
+    def _run(
+        self,
+        side: Side,
+        how: Recipe,
+        variant: Variant,
+        fitted: np.float32 | None,
+        *,
+        bounds: bool,
+        found: Array | None = None,
+    ) -> tuple[Interval, Interval | None, Mask | None] | None:
+        """Keys of the codes, the stored scale (keys or float32), and which tokens are known."""
+        x, known = self.x(side)
+        outer = self._outer(side, how, variant, fitted)
+        if outer is None:
+            return None
+        groups = _grouped(x, how)
+        if how.inner is None:
+            if variant.scope not in OUTER_SCOPES or variant.used or variant.stored or variant.borrow:
+                return None
+            return _code(how, {**outer, "x": points(groups)}, groups, bounds=bounds), None, known
+        best: tuple[Interval, Interval, Interval] | None = None
+        for settled in how.tried():
+            made = self._inner(side, settled, outer, variant, bounds=bounds, found=found)
+            if made is None:
+                return None
+            codes, stored, error, exist = made
+            known = exist if known is None else known if exist is None else known & exist
+            if best is None:
+                best = codes, stored, error
+            else:
+                better = error.low < best[2].low
+                best = where(better, codes, best[0]), where(better, stored, best[1]), where(better, error, best[2])
+        assert best is not None
+        return best[0], best[1], known
+
+    def _inner(
+        self, side: Side, how: Recipe, outer: Known, variant: Variant, *, bounds: bool, found: Array | None
+    ) -> tuple[Interval, Interval, Interval, Mask | None] | None:
+        """Codes, stored scale and error of one trial."""
+        level = how.inner
+        assert level is not None
+        x, _ = self.x(side)
+        groups = _grouped(x, how)
+        own = self._scales(side, how, outer, variant, 0, bounds=bounds)
+        if own is None:
+            return None
+        borrow, exist, other = variant.borrow, None, own
+        if borrow is not None:
+            taken = self._borrowed(side, how, outer, variant, own, bounds=bounds)
+            if taken is None:
+                return None
+            other, exist = taken
+        stored = (other if borrow and borrow.stage in ("stored", "both") else own)[_STORED]
+        used = dict(other if borrow and borrow.stage in ("used", "both") else own)
+        assert isinstance(stored, Interval)
+        if variant.stored and variant.stored != "?":
+            value = expression(variant.stored, {**outer, "s": used[level.name], "exact": used[_EXACT]}, bounds=bounds)
+            stored = narrowed(value) if level.store == "float32" else encoded(level.storing, value)
+        elif found is not None and not borrow:
+            used[level.name] = _found_value(found, level)
+        if variant.used:
+            inputs = {**outer, "s": used[level.name], "exact": used[_EXACT]}
+            used[level.name] = expression(variant.used, inputs, bounds=bounds)
+        stored = spread(stored, groups.shape[:-1])
+        everything = {**used, **outer, "x": points(groups)}
+        if len(level.trials) == 0:
+            return _code(how, everything, groups, bounds=bounds), stored, points(np.zeros((1, 1, 1, 1))), exist
+        error = trial_error(how, {**used, **outer, "x": points(groups)}, groups, bounds=bounds)
+        return _code(how, everything, groups, bounds=bounds), stored, error, exist
+
+    def _scales(
+        self, side: Side, how: Recipe, outer: Known, variant: Variant, step: int | None, *, bounds: bool
+    ) -> Known | None:
+        """The level's program on the tokens `step` further: all its names, the stored scale and the one before it."""
+        level = how.inner
+        assert level is not None
+        x, _ = self.x(side, step)
+        groups = _grouped(x, how)
+        scope: Array | None = groups
+        if variant.scope in SCOPES:
+            scope = SCOPES[variant.scope](Scene(self, side, step, groups))
+        if scope is None:
+            return None
+        known: Known = run(level.program, outer, scope, bounds=bounds)
+        exact = known[level.name]
+        assert isinstance(exact, Interval)
+        known[_EXACT] = exact
+        if level.store == "float32":
+            known[_STORED] = known[level.name] = narrowed(exact)
+        else:
+            keys = known[_STORED] = encoded(level.storing, exact)
+            known[level.name] = decoded(keys, element(level.storing.attributes[0]))
+        return {name: spread(value, groups.shape[:-1]) for name, value in known.items() if name not in outer}
+
+    def _borrowed(
+        self, side: Side, how: Recipe, outer: Known, variant: Variant, own: Known, *, bounds: bool
+    ) -> tuple[Known, Mask | None] | None:
+        """The scales that the variant takes, and for which tokens there are some."""
+        borrow = variant.borrow
+        assert borrow is not None
+        if borrow.axis == "token":
+            step = borrow.step or None
+            scales = self._scales(side, how, outer, variant, step, bounds=bounds)
+            return None if scales is None else (scales, self.x(side, step)[1])
+        if borrow.axis == "side":
+            other = SIDES[1 - SIDES.index(side)]
+            theirs = self._outer(other, how, RIGHT, None)
+            if theirs is None or self.x(side)[0].shape != self.x(other)[0].shape:
+                return None
+            scales = self._scales(other, how, theirs, variant, 0, bounds=bounds)
+            return None if scales is None else (scales, None)
+        axis = {"head": 1, "block": 2}[borrow.axis]
+        return {name: moved(value, axis, borrow.step) for name, value in own.items()}, None
+
+    def _outer(self, side: Side, how: Recipe, variant: Variant, fitted: np.float32 | None) -> Known | None:
+        """The per-tensor scales by name."""
+        known: Known = {}
+        other = SIDES[1 - SIDES.index(side)]
+        borrows = variant.tensor == "other"
+        given = {"k": self.dump.k_scale, "v": self.dump.v_scale}[other if borrows else side]
+        for level in how.outer:
+            scale = as_given(how, self.declared, given)
+            if scale is not None and level.may_be_given:
+                known[level.name] = points(np.full((1, 1, 1), scale, np.float32))
+            else:
+                elements = self.extremes(other if borrows else side)
+                if variant.scope == "both tensors":
+                    elements = np.concatenate([self.extremes(each) for each in SIDES])
+                if variant.scope == "written tokens":
+                    elements = self.extremes(side, written=True)
+                value = run(level.program, known, elements.reshape(1, 1, -1), bounds=False)[level.name]
+                known[level.name] = narrowed(value)
+        if variant.tensor and not borrows:
+            if not how.outer or (variant.tensor == "?" and fitted is None):
+                return None
+            name = how.outer[-1].name
+            if fitted is not None:
+                known[name] = points(np.full((1, 1, 1), fitted, np.float32))
+            else:
+                known[name] = expression(variant.tensor, {"s": known[name]}, bounds=False)
+        return known
+
+    def _unquantized(self, side: Side, recipe: Recipe, dtype: str) -> Rows | None:
+        """What the declared layout finds in pages of values: those of mode none, each block cut to a page's length."""
+        right = self.rows(side, recipe)
+        painted = self._painted(dtype)
+        if right is None or painted is None:
+            return None
+        pages, written = painted
+        at = right_places(self._frame()).at
+        codes = at[side, "code"]
+        scales = at.get((side, "scale"), np.zeros((*codes.shape[:2], 0), np.int64))
+        stored = pages[codes] if right.bits != 4 else unpack_nibbles(pages[codes])
+        masks = written[codes], written[scales]
+        return replace(right, codes=stored, scales=pages[scales], predicted=masks)
+
+    def _painted(self, dtype: str) -> tuple[NDArray[np.uint8], Mask] | None:
+        """The pages of a writer that stores values in that dtype, flat, and which bytes it wrote."""
+        layout, size = self.dump.layout, self.dump.pages.size
+        other = in_mode_none(layout, dtype)
+        if other is None or size > _PAINTED:
+            return None
+        pages, written = np.zeros(size, np.uint8), np.zeros(size, bool)
+        frame = self._frame()
+        end = (frame.slots // layout.block_size + 1) * layout.page_bytes
+        for (side, _), at in laid(other, frame).at.items():
+            with np.errstate(all="ignore"):
+                raw = np.ascontiguousarray(self.x(side)[0].astype(BINARY[dtype])).view(np.uint8)
+            inside = at < end[:, None, None]
+            pages[at[inside]] = raw.reshape(at.shape)[inside]
+            written[at[inside]] = True
+        return pages, written
+
+    def _frame(self) -> Frame:
+        return Frame(self.dump.layout, self.dump.slot_mapping[self.tokens], len(self.dump.pages))
+
+    def _values(self, side: Side, variant: Variant) -> Rows | None:
+        """Mode none: the values in the dtype of the layout, after the variant's `then` has been at them."""
+        edit, name = variant.edit, self.dump.layout.dtype or "bfloat16"
+        x, known = self.x(side)
+        if variant != RIGHT and not (edit.then or edit.element):
+            return None
+        stored = edit.element or name
+        if np.dtype(BINARY[stored]).itemsize != np.dtype(BINARY[name]).itemsize:
+            return None
+        value = x
+        if edit.then:
+            shape = binary_shape(name)
+            program = parsed(edit.then.format(**{"q": "q", "x": "x", **shape}))
+            result = run(program, {"q": points(x), "x": points(x)}, x, bounds=False)["q"]
+            assert isinstance(result, Interval)
+            value = result.low
+        with np.errstate(all="ignore"):
+            raw = np.ascontiguousarray(value.astype(BINARY[stored])).view(np.uint8)
+        bits = np.dtype(BINARY[stored]).itemsize * 8
+        return Rows(raw.reshape(*x.shape[:2], -1), bits, np.zeros((*x.shape[:2], 0), np.uint8), "", stored, known)
+
+
+#: names for the scale before and after it is stored, which no recipe can use
+_EXACT, _STORED = "exact'", "stored'"
+
+
+def _grouped(x: Array, how: Recipe) -> Array:
+    """(tokens, heads, scales of a row, elements that share one)."""
+    columns = how.inner.granularity.columns(x.shape[2]) if how.inner else 1
+    return x.reshape(*x.shape[:2], columns, x.shape[2] // columns)
+
+
+def _code(how: Recipe, known: Known, groups: Array, *, bounds: bool) -> Interval:
+    keys = run(how.code, known, groups, bounds=bounds)["c"]
+    assert isinstance(keys, Interval)
+    return keys
+
+
+def _page_bytes(stored: Interval | None, level: Level | None, shape: Sequence[int]) -> NDArray[np.uint8]:
+    if stored is None or level is None:
+        return np.zeros((*shape[:2], 0), np.uint8)
+    if level.store == "float32":
+        return np.ascontiguousarray(stored.low.astype("<f4")).view(np.uint8).reshape(*shape[:2], -1)
+    return patterns(stored, element(level.storing.attributes[0])).reshape(*shape[:2], -1)
+
+
+def _scale_inside(found: Array, allowed: Interval | None, level: Level) -> Mask:
+    assert allowed is not None
+    apart = Interval(allowed.low.reshape(found.shape), allowed.high.reshape(found.shape))
+    if level.store == "float32":
+        return inside(found, apart)
+    return codes_inside(found, element(level.storing.attributes[0]), apart)
+
+
+def _found_value(found: Array, level: Level) -> Interval:
+    values = found if level.store == "float32" else element(level.storing.attributes[0]).values()[found]
+    return points(values[..., None].astype(np.float32))

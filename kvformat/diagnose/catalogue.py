@@ -1,0 +1,40 @@
+"""What is tried: every fault by its id, and the recipes that a dump may be of besides the one that it declares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from kvformat.diagnose import arithmetic, geometric, scales
+from kvformat.diagnose.fault import Fault, Kind, Variant, table
+from kvformat.elements.formats import element
+from kvformat.recipes.catalogue import names
+from kvformat.recipes.catalogue import recipe as find_recipe
+from kvformat.recipes.difference import comparable
+from kvformat.recipes.program import Recipe
+
+#: in the order in which they are tried: of two that explain the same bytes, the first is named first
+FAULTS: Mapping[str, Fault] = table((*arithmetic.FAULTS, *scales.FAULTS, *geometric.FAULTS))
+
+
+def variants(mode: str, *kinds: Kind) -> Iterator[tuple[Fault, Variant]]:
+    """Every variant of every fault of these kinds that can occur in a mode."""
+    for fault in FAULTS.values():
+        if fault.kind in kinds:
+            for variant in fault.variants_in(mode):
+                yield fault, variant
+
+
+def rivals(declared: Recipe, dtype: str) -> Iterator[Recipe]:
+    """The other recipes of the catalogue that fill the same bytes of a page, for an input of that dtype."""
+    for recipe in map(find_recipe, names()):
+        outer = [level.granularity.name for level in recipe.outer]
+        if recipe.name != declared.name and outer in ([], ["per_tensor"]) and _alike(recipe, declared):
+            yield recipe.for_input(dtype)
+
+
+def _alike(recipe: Recipe, declared: Recipe) -> bool:
+    if declared.element is None or recipe.element is None or recipe.mode != declared.mode:
+        return False
+    if element(recipe.element).bits != element(declared.element).bits:
+        return False
+    return comparable(recipe, declared) or recipe.inner == declared.inner is None
