@@ -110,6 +110,19 @@ class PagedCache:
         out = float_dtype(dtype)
         return self._gather_side("k", slots, out), self._gather_side("v", slots, out)
 
+    def read(self, side: Side, slots: ArrayLike, dtype: DTypeLike = np.float32) -> NDArray[Any]:
+        """What lies in slots, dequantized: (slots, num_kv_heads, head size) in the order of `slots`, none negative.
+
+        dtype: as in `gather`. Raises InputError for a slot outside the cache, or a per-tensor scale that is not set.
+        """
+        wanted = native(slots, "slots")
+        if wanted.ndim != 1 or (wanted.size and wanted.dtype.kind not in "iu"):
+            raise InputError(f"slots must be integers of shape (tokens,); got {wanted.dtype} {wanted.shape}")
+        outside = (wanted < 0) | (wanted >= self.num_slots)
+        if outside.any():
+            raise InputError(f"slot {wanted[outside][0]} is outside the cache; slots are 0..{self.num_slots - 1}")
+        return self._gather_side(side, wanted.astype(np.int64), float_dtype(dtype))
+
     def _slots_of(self, block_table: ArrayLike, seq_len: int) -> NDArray[np.int64]:
         blocks = native(block_table)
         if blocks.ndim != 1 or (blocks.size and blocks.dtype.kind not in "iu"):

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from kvformat import recipes
+from kvformat import arrays, recipes
 from kvformat.cache import check_fits
 from kvformat.errors import InputError
 from kvformat.layouts import Layout, layout
 from kvformat.recipes.quantizer import given_scale
-from kvformat.torch import arrays
 
 #: the dtypes of keys, values and results, by the names that layouts and recipes use
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

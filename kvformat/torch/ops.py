@@ -15,14 +15,13 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from kvformat import cache, recipes
+from kvformat import arrays, cache, recipes
 from kvformat.elements.formats import element
 from kvformat.errors import InputError
 from kvformat.layouts.region import SIDES
 from kvformat.recipes.quantizer import Quantized, checked
 from kvformat.recipes.quantizer import quantize as quantize_array
 from kvformat.slots import check_slots
-from kvformat.torch import arrays
 from kvformat.torch.checks import (
     DTYPES,
     check_hardware,

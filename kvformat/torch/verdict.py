@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from kvformat import arrays
 from kvformat.dump import Dump
 from kvformat.errors import InputError
 from kvformat.layouts import Layout
 from kvformat.recipes import Recipe
-from kvformat.torch import arrays
 from kvformat.torch.adapters import Cache, layout_of, to_pages
 from kvformat.verify import check
 

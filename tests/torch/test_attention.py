@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import kvformat as kvf
 import kvformat.torch as kvt
-from kvformat.torch import arrays, attention
+from kvformat import arrays
+from kvformat.torch import attention
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter computes on NumPy arrays
 

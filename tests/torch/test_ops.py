@@ -8,7 +8,7 @@ import torch
 
 import kvformat as kvf
 import kvformat.torch as kvt
-from kvformat.torch import arrays
+from kvformat import arrays
 from tests.recipes import adversarial
 
 MODES = ("none", "fp8_per_tensor", "fp8_per_token_head", "int8_per_token_head", "nvfp4")

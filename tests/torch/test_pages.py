@@ -9,10 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import kvformat as kvf
+from kvformat import arrays
 from kvformat.fuzz import strategies
 from kvformat.layouts import LAYOUTS
 from kvformat.modes import MODES
-from kvformat.torch import arrays, launch
+from kvformat.torch import launch
 from tests.paged import BLOCK_SIZE, BLOCKS, CONFIGS, HEADS, SLOTS, VLLM, case
 from tests.recipes import adversarial
 

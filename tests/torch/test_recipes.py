@@ -7,11 +7,12 @@ import pytest
 import torch
 
 import kvformat as kvf
+from kvformat import arrays
 from kvformat.fuzz import strategies
 from kvformat.modes import MODES
 from kvformat.recipes import plain
 from kvformat.recipes.catalogue import names
-from kvformat.torch import arrays, launch
+from kvformat.torch import launch
 from tests.recipes import adversarial
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter computes on NumPy arrays
