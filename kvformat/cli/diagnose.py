@@ -73,8 +73,8 @@ def _diagnose(path: str, recipe: str | None, *, as_json: bool) -> int:
     from kvformat.cli import console
     from kvformat.dump.dump import Dump
 
+    how = find(recipe) if recipe else None  # first: the dump may declare what a TOML file defines
     opened = Dump.load(path)
-    how = find(recipe) if recipe else None
     from kvformat.diagnose.search import diagnose as judge  # compiled code: a file that is no dump does not wait for it
 
     with console.progress(printable(path)) as advance:

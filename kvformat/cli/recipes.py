@@ -27,10 +27,9 @@ _AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdo
 
 def find(name: str) -> Recipe:
     """The recipe of that name, or in that TOML file. Raises InputError."""
-    from kvformat.recipes import recipe
-    from kvformat.recipes.entry import load_recipe
+    from kvformat.recipes import load_recipe, recipe
 
-    return load_recipe(name) if name.endswith(".toml") or Path(name).is_file() else recipe(name)
+    return load_recipe(name) if Path(name).is_file() else recipe(name)
 
 
 @app.callback()

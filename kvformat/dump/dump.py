@@ -86,7 +86,7 @@ class Dump:
         try:
             metadata, tensors = read(Path(path))
             _check_shapes(tensors)
-            dump = _assemble(tensors, layout_of(metadata, tensors), metadata.get("recipe"), metadata["producer"])
+            dump = _assemble(tensors, layout_of(metadata, tensors), _by_name(metadata), metadata["producer"])
             there = [name for name in ATTENTION_TENSORS if name in tensors]
             if not there:
                 return dump
@@ -181,7 +181,7 @@ class Pages:
                 slots = check_slots(slots, len(pages) * layout.block_size)
             mode = find_mode(layout.mode)
             scales = {name: _scale(name, tensors.get(name), mode) for name in OPTIONAL_TENSORS}
-            recipe = metadata.get("recipe")
+            recipe = _by_name(metadata)
             _declared(recipe, mode)
             return cls(pages, layout, recipe, **scales, slot_mapping=slots, producer=metadata.get("producer", ""))
         except InputError as error:
@@ -258,13 +258,23 @@ def _scale(name: str, array: NDArray[Any] | None, mode: Mode) -> np.float32 | No
     return scale
 
 
+def _by_name(metadata: Mapping[str, str]) -> str | None:
+    """The recipe that a file declares: a name. What a file says opens no other file."""
+    name = metadata.get("recipe")
+    if name is not None and name.endswith(".toml"):
+        from kvformat.recipes.catalogue import names
+
+        raise unknown_name("recipe", name, names())
+    return name
+
+
 def _declared(recipe: str | Recipe | None, mode: Mode) -> str | Recipe | None:
     if recipe is None:
         return None
     from kvformat.recipes import recipe as find_recipe
-    from kvformat.recipes.catalogue import names
+    from kvformat.recipes.catalogue import named_apart, names
 
-    found = find_recipe(recipe)
+    found = named_apart(find_recipe(recipe))
     if found.mode != mode.name:
         raise InputError(f"recipe {found.name} is for mode {found.mode}, but the layout is for mode {mode.name}")
     return found.name if found.name in names() and find_recipe(found.name) == found else found

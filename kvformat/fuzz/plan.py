@@ -16,6 +16,7 @@ from kvformat.fuzz.case import Case, sequence_slots
 from kvformat.fuzz.strategies import DTYPES, allowed_head_sizes
 from kvformat.layouts import LAYOUTS, Layout, layout
 from kvformat.modes import mode as find_mode
+from kvformat.recipes.catalogue import named_apart
 from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.recipes.program import Recipe
 
@@ -84,7 +85,7 @@ def make(
 ) -> Plan:
     """The plan of a search. Raises InputError for names and sizes that do not go together."""
     kind = find_mode(mode)
-    how = find_recipe(kind.name if recipe is None else recipe)
+    how = named_apart(find_recipe(kind.name if recipe is None else recipe))
     if how.mode != kind.name:
         raise InputError(f"recipe {how.name} is for mode {how.mode}, not for mode {kind.name}")
     if candidate.kind == "quantizer" and how.element is None:

@@ -23,10 +23,8 @@ the top, `prepare` says what is done to each row first.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, get_args
 
-from kvformat import toml
 from kvformat.errors import InputError, unknown_name
 from kvformat.recipes.program import Level, Multiplier, Program, Recipe, Status, granularity
 from kvformat.recipes.rows import parse_rows
@@ -62,11 +60,6 @@ def parse_recipe(described: Mapping[str, Any]) -> Recipe:
         notes=entry["notes"],
         prepare=parse_rows(entry["prepare"], where),
     )
-
-
-def load_recipe(path: str | Path) -> Recipe:
-    """The recipe in a TOML file. Raises InputError, naming the file, for one that cannot be read or is malformed."""
-    return toml.read(path, parse_recipe)
 
 
 def _parse_level(described: Any, where: str) -> Level:

@@ -7,7 +7,7 @@ operands; plain NumPy, element by element, but for `fma`, which is the engine's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -29,6 +29,8 @@ class Interval:
 
     low: Array
     high: Array
+    #: of these only the powers of two, 0, Inf and NaN: what `pow2_approx` gives, 2^e or 2^(e+1) and nothing between
+    powers: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def _typed(value: Interval, dtype: Any) -> Interval:
 def _each_end(function: Callable[[Array], Array], value: Interval) -> Interval:
     """A function of both ends; one array stays one, which is how points are told from intervals, at half the work."""
     low = function(value.low)
-    return Interval(low, low if value.low is value.high else function(value.high))
+    return Interval(low, low if value.low is value.high else function(value.high), value.powers)
 
 
 def narrowed(value: Value) -> Interval:
@@ -91,7 +93,16 @@ def narrowed(value: Value) -> Interval:
 def inside(found: Array, allowed: Interval) -> NDArray[np.bool_]:
     """Which found numbers lie in their intervals; NaN lies where NaN is the value."""
     nan = np.isnan(allowed.low) | np.isnan(allowed.high)
-    return np.where(nan, np.isnan(found), (allowed.low <= found) & (found <= allowed.high))
+    between = (allowed.low <= found) & (found <= allowed.high)
+    if allowed.powers:
+        between &= _is_power(found)
+    return np.where(nan, np.isnan(found), between)
+
+
+def _is_power(values: Array) -> NDArray[np.bool_]:
+    """Where a number is a power of two, 0, Inf or NaN."""
+    powers: NDArray[np.bool_] = (np.frexp(np.abs(values))[0] == 0.5) | (values == 0) | ~np.isfinite(values)
+    return powers
 
 
 # --- codes, in the order of their values ---------------------------------------------------------------------------
@@ -115,7 +126,10 @@ def encoded(operation: Operation, value: Value) -> Interval:
     keys = _each_end(lambda end: _keys(encode_by(end, how).view(np.uint8), how.format), value)
     if keys.low is keys.high:
         return keys
-    return Interval(np.minimum(keys.low, keys.high), np.maximum(keys.low, keys.high))
+    made = Interval(np.minimum(keys.low, keys.high), np.maximum(keys.low, keys.high))
+    # a saturated code (448, 127) is no power of two
+    ends = decoded(made, how.format) if value.powers else made
+    return replace(made, powers=value.powers and bool(_is_power(ends.low).all() and _is_power(ends.high).all()))
 
 
 def patterns(keys: Value, fmt: ElementFormat) -> NDArray[np.uint8]:
@@ -141,6 +155,8 @@ def codes_inside(found: Array, fmt: ElementFormat, allowed: Value) -> NDArray[np
     nan_keys = _keys(np.array(fmt.nan_codes, np.uint8), fmt)
     keys = _keys(found, fmt)
     between = (allowed.low <= keys) & (keys <= allowed.high)
+    if allowed.powers:
+        between &= _is_power(fmt.values()[found.astype(np.int64) & (fmt.codes - 1)])
     either = np.isin(allowed.low, nan_keys) | np.isin(allowed.high, nan_keys)
     return np.where(either, np.isin(keys, nan_keys) | between, between & ~np.isin(keys, nan_keys))
 
@@ -162,7 +178,10 @@ def _apply(operation: Operation, operands: list[Any], *, bounds: bool) -> Value:
         return _low_bits(operands[0], int(operation.attributes[0]))
     if word in _OF_MAGNITUDE:
         operands = [_magnitude(operands[0]), *operands[1:]]
-    return _widened(_corners(_function(operation), operands), operation, WORDS[word].ulps if bounds else 0)
+    made = _corners(_function(operation), operands)
+    if word in _KEEPS_POWERS and made.low is not made.high:
+        made = replace(made, powers=_of_powers(*operands))
+    return _widened(made, operation, WORDS[word].ulps if bounds else 0)
 
 
 def _corners(function: Callable[..., Array], operands: list[Interval]) -> Interval:
@@ -175,12 +194,17 @@ def _corners(function: Callable[..., Array], operands: list[Interval]) -> Interv
     return Interval(low, high)
 
 
+def _of_powers(*operands: Interval) -> bool:
+    """Whether all are powers of two: known of what `pow2_approx` gave, and seen of a constant."""
+    return all(each.powers or (each.low.size == 1 and bool(_is_power(each.low).all())) for each in operands)
+
+
 def _magnitude(a: Interval) -> Interval:
     if a.low is a.high:
         return points(np.abs(a.low))
     ends = np.abs(a.low), np.abs(a.high)
     spans = (a.low < 0) & (a.high > 0)
-    return Interval(np.where(spans, a.low.dtype.type(0), np.minimum(*ends)), np.maximum(*ends))
+    return Interval(np.where(spans, a.low.dtype.type(0), np.minimum(*ends)), np.maximum(*ends), a.powers)
 
 
 def _widened(value: Interval, operation: Operation, ulps: int) -> Interval:
@@ -244,8 +268,8 @@ def _low_bits(a: Interval, bits: int) -> Interval:
     below = np.uint32(1 << bits)
     low, high = (np.where(np.isfinite(end), end, 0).astype(np.float32).view(np.uint32) for end in (a.low, a.high))
     together = low // below == high // below
-    ends = np.where(together, low % below, 0), np.where(together, high % below, below - 1)
-    return Interval(*(end.astype(a.low.dtype) for end in ends))
+    low, high = np.where(together, low % below, 0), np.where(together, high % below, below - 1)
+    return Interval(low.astype(a.low.dtype), high.astype(a.low.dtype))
 
 
 def _pow2_down(a: Array) -> Array:
@@ -293,6 +317,10 @@ _FUNCTIONS: dict[str, Callable[..., Array]] = {
 #: words that read |a|, which is not monotone in a: they get the interval of |a|
 _OF_MAGNITUDE = ("abs", "copysign", "pow2")
 
+#: words that make powers of two, 0, Inf and NaN of such numbers
+_KEEPS_POWERS = ("mul", "div", "rcp", "neg", "abs", "copysign", "max", "min", "max_number", "min_number", "clamp",
+                 "pow2", "flush")  # fmt: skip
+
 _DIRECTED: dict[str, dict[str, Callable[..., Array]]] = {
     "round": {
         "half_even": np.rint,
@@ -316,7 +344,7 @@ def _pow2_approx(a: Interval, kept: str = "float32") -> Interval:
             log = np.nextafter(log, np.float32(side))
         power = np.exp2(np.ceil(_DIRECTED["to"][kept](log)).astype(np.float64)).astype(end.dtype)
         ends.append(np.where(np.isfinite(end) & (end > 0), power, end))
-    return Interval(*ends)
+    return Interval(ends[0], ends[1], powers=True)
 
 
 def _compare(
@@ -357,7 +385,9 @@ def _select(flag: Flag, yes: Interval, no: Interval) -> Interval:
         return points(low)
     high = np.where(flag.may_hold, yes.high, no.high)
     return Interval(
-        np.where(both, np.minimum(yes.low, no.low), low), np.where(both, np.maximum(yes.high, no.high), high)
+        np.where(both, np.minimum(yes.low, no.low), low),
+        np.where(both, np.maximum(yes.high, no.high), high),
+        _of_powers(yes, no),
     )
 
 

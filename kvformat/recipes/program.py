@@ -23,6 +23,9 @@ _EPS = {"float32": "1.1920928955078125e-07", "float16": "0.0009765625", "bfloat1
 #: names that programs give to other things than scales
 _TAKEN = {"x": "the input", "c": "the code", "v": "the value", "e": "the error of a trial", "trial": "a level's trial"}
 
+#: characters of a recipe's name, which reports print in one line
+_LONGEST_NAME = 100
+
 _COMPARISONS = {ast.Eq: "eq", ast.NotEq: "ne", ast.Lt: "lt", ast.LtE: "le"}
 
 
@@ -258,6 +261,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         kinds: dict[str, Kind] = {}
+        _check_name(self.name)
         if self.prepare and self.prepare[-1].word != "to":
             raise InputError(f"recipe {self.name}: the last thing done to a row is 'x = to(x, input)'")
         if self.prepare and self.outer:
@@ -309,6 +313,11 @@ class Recipe:
     def inner(self) -> Level | None:
         """The level whose scales lie within a row, if there is one."""
         return next((level for level in self.levels if level.granularity.within_row), None)
+
+
+def _check_name(name: str) -> None:
+    if not name.strip() or not name.isprintable() or len(name) > _LONGEST_NAME:
+        raise InputError(f"a recipe's name is 1 to {_LONGEST_NAME} printable characters; got {name[:_LONGEST_NAME]!r}")
 
 
 def _check_levels(levels: tuple[Level, ...], where: str) -> None:

@@ -9,8 +9,8 @@ from kvformat.cache import PagedCache
 from kvformat.cli import main
 from kvformat.dump import Dump
 from kvformat.layouts import layout
+from kvformat.recipes import catalogue, load_recipe
 from kvformat.recipes.catalogue import names
-from kvformat.recipes.entry import load_recipe
 
 RECIPE = """
 name = "mine/halfway"
@@ -127,3 +127,41 @@ def test_a_recipe_and_a_layout_from_outside_judge_a_dump(tmp_path, capsys):
     status, out, _ = run(capsys, "check", str(path))
     assert status == 1
     assert "quotient    2.5, a tie between 2 and 3" in out
+
+
+def test_a_dump_that_declares_what_a_file_defines_is_judged_with_that_file_and_refused_without(tmp_path, capsys):
+    mine = tmp_path / "mine.toml"
+    mine.write_text(RECIPE.replace("mine/halfway", "test/declared"))
+    key, value = np.zeros((2, 5, 2, 16), np.float32)
+    key[..., :3] = value[..., :3] = [127, 2.5, -0.5]
+    made = layout("vllm-0.33", mode="int8_per_token_head", block_size=4, num_kv_heads=2, head_size=16)
+    cache = PagedCache(made, 2)
+    cache.write(key, value, np.arange(5), recipe=load_recipe(mine))
+    path = tmp_path / "dump.safetensors"
+    dump = Dump.from_arrays(key, value, cache.pages, np.arange(5), layout=made, recipe="test/declared")
+    dump.save(path)
+    del catalogue._RECIPES["test/declared"], catalogue._LOADED["test/declared"]  # as in another process
+    status, out, err = run(capsys, "check", str(path))
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "unknown recipe 'test/declared'" in err
+    status, out, _ = run(capsys, "check", str(path), "--recipe", str(mine))
+    assert (status, out.splitlines()[0].split(": ", 1)[1][:27]) == (0, "holds: test/declared in vll")
+    assert run(capsys, "diagnose", str(path), "--recipe", str(mine))[0] == 0
+
+
+def test_a_file_that_takes_the_name_of_a_shipped_recipe_judges_nothing(tmp_path, capsys):
+    mine = tmp_path / "mine.toml"
+    mine.write_text(RECIPE.replace("mine/halfway", "golden/int8_per_token_head"))
+    status, out, err = run(capsys, "check", str(tmp_path / "any.safetensors"), "--recipe", str(mine))
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "'golden/int8_per_token_head' ships with kvformat; give yours another name" in err
+
+
+def test_a_dump_opens_no_file_that_it_names_as_its_recipe(tmp_path, capsys):
+    from tests.verify.dumps import metadata, write
+
+    (tmp_path / "mine.toml").write_text(RECIPE)
+    path = write(tmp_path / "d.safetensors", metadata(recipe=str(tmp_path / "mine.toml")))
+    status, out, err = run(capsys, "check", str(path))
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "unknown recipe" in err

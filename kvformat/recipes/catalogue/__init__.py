@@ -1,7 +1,10 @@
-"""Every recipe by name, one file per family of engines. A user adds one with `register`."""
+"""Every recipe by name, one file per family of engines. A user adds one with `register` or `load_recipe`."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from kvformat import toml
 from kvformat.errors import InputError, unknown_name
 from kvformat.modes import MODES
 from kvformat.recipes.catalogue import (
@@ -37,6 +40,11 @@ _FAMILIES = (
 _RECIPES: dict[str, Recipe] = {each.name: each for each in golden.RECIPES}
 _RECIPES |= {entry["name"]: parse_recipe(entry) for family in _FAMILIES for entry in family.ENTRIES}
 
+#: what ships with kvformat; a verdict that prints one of these names means these bits
+_SHIPPED = dict(_RECIPES)
+#: the file that a name was loaded from: an edited file may be loaded again
+_LOADED: dict[str, Path] = {}
+
 
 def names() -> tuple[str, ...]:
     """The names of all recipes, in the order of the catalogue."""
@@ -45,16 +53,46 @@ def names() -> tuple[str, ...]:
 
 def register(recipe: Recipe) -> Recipe:
     """Add a recipe under its name; everything that takes a name then takes it. Raises InputError for a taken name."""
-    if recipe.name in _RECIPES and _RECIPES[recipe.name] != recipe:
+    if _RECIPES.get(named_apart(recipe).name, recipe) != recipe:
         raise InputError(f"a recipe named {recipe.name!r} exists; give yours another name")
     _RECIPES[recipe.name] = recipe
     return recipe
 
 
+def named_apart(recipe: Recipe) -> Recipe:
+    """The recipe, whose name is its own. Raises InputError where a shipped recipe, or a mode, has that name."""
+    if recipe.name in MODES or _SHIPPED.get(recipe.name, recipe) != recipe:
+        raise InputError(f"a recipe named {recipe.name!r} ships with kvformat; give yours another name")
+    return recipe
+
+
+def load_recipe(path: str | Path) -> Recipe:
+    """The recipe in a TOML file, registered under its name, which dumps and `recipe` then know.
+
+    The same file may be loaded again after a change. Raises InputError, naming the file, where it cannot be read, is
+    malformed, or has the name of another recipe.
+    """
+    source = Path(path).resolve()
+
+    def registered(described: dict[str, object]) -> Recipe:
+        found = named_apart(parse_recipe(described))
+        if _LOADED.get(found.name) == source:
+            del _RECIPES[found.name]
+        _LOADED[register(found).name] = source
+        return found
+
+    return toml.read(path, registered)
+
+
 def recipe(name: str | Recipe) -> Recipe:
-    """The recipe of that name; a mode name stands for its golden recipe. Raises InputError, naming the close names."""
+    """The recipe of that name, or in that `.toml` file; a mode name stands for its golden recipe.
+
+    Raises InputError, naming the close names.
+    """
     if isinstance(name, Recipe):
         return name
+    if name.endswith(".toml"):
+        return load_recipe(name)
     if name in MODES:
         name = f"golden/{name}"
     if name not in _RECIPES:
