@@ -50,6 +50,10 @@ def test_every_public_name_resolves(name):
     assert getattr(kvf, name) is not None
 
 
+def test_dir_shows_public_names_only():
+    assert {name for name in dir(kvf) if not name.startswith("__")} == set(kvf.__all__) - {"__version__"}
+
+
 def test_the_public_interface_has_the_names_of_the_design():
     wanted = "encode decode element pack_nibbles unpack_nibbles quantize recipe layout PagedCache Dump check InputError"
     assert set(wanted.split()) <= set(kvf.__all__)
@@ -65,7 +69,7 @@ FLOORS = (
     {"errors", "data", "rooms"},
     {"files", "slots", "modes", "cache_dtypes", "toml", "candidate", "arrays", "elements"},
     {"recipes", "layouts"},  # side by side: neither knows the other
-    {"cache", "conversion", "sizing", "prefix"},
+    {"cache", "conversion", "sizing", "prefix", "installation"},
     {"dump"},
     {"attention"},
     {"verify"},

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
-from kvformat import __version__
+from kvformat import __version__, installation
 from kvformat.cli import recipes, stream, vectors
 from kvformat.cli.check import check
 from kvformat.cli.convert import convert
 from kvformat.cli.diagnose import diagnose
+from kvformat.cli.doctor import doctor
 from kvformat.cli.explain import explain
 from kvformat.cli.fuzz import OptionalDevice, fuzz
 from kvformat.cli.layout import layout
@@ -28,51 +31,102 @@ from kvformat.errors import InputError
 # click's, which typer brings in its own copy or as a dependency, by version
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
+#: what a person comes with; the help shows the commands under it
+VALIDATE = "Validate (are these bytes right?)"
+FUZZ = "Fuzz (where does mine break?)"
+DOCUMENT = "Document (what does this byte mean, and what does it cost?)"
+ABOUT = "This installation"
+
+_EPILOG = """\b
+Where to go on:
+  kvformat check                 a first verdict, on K and V that ship with it
+  kvformat COMMAND -h            what a command takes
+  kvformat --install-completion  the Tab key completes commands and options
+\b
+Exit status: 0 holds, 1 a difference was found, 2 it cannot be judged."""
+
+
+class _ByVerb(typer.core.TyperGroup):
+    """A group whose help shows first of all its commands, under the headings that they were added with."""
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        super().format_help_text(ctx, formatter)
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command = cast("Any", self.get_command(ctx, name))
+            sections.setdefault(command.rich_help_panel, []).append((name, command.get_short_help_str(200)))
+        width = max(len(name) for rows in sections.values() for name, _ in rows)
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), says) for name, says in rows])
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Nothing is left to say after the options."""
+
+
 app = typer.Typer(
-    add_completion=False,
+    cls=_ByVerb,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_EPILOG,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("check")(check)
-app.command("diagnose")(diagnose)
+
+
+def _add(verb: str, name: str, command: Callable[..., int] | typer.Typer, says: str, **options: Any) -> None:
+    """A command, or a group of commands, under the verb that it serves."""
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name, short_help=says, rich_help_panel=verb)
+    else:
+        app.command(name, short_help=says, rich_help_panel=verb, **options)(command)
+
+
+_add(VALIDATE, "check", check, "Judge the pages that a kernel wrote, bit for bit.")
+_add(VALIDATE, "diagnose", diagnose, "Name the bug: recipe, layout and faults that left these bytes.")
+_add(VALIDATE, "lint", lint, "Look at pages alone for what right ones never show.")
+_add(FUZZ, "fuzz", fuzz, "The smallest input on which a kernel leaves its contract.", cls=OptionalDevice)
+_add(FUZZ, "vectors", vectors.app, "Inputs and answers for any language: list, verify, run.")
+_add(FUZZ, "sweep", sweep, "All 2^32 float32 inputs of an element format.")
+_add(FUZZ, "stream", stream.app, "Hex in, hex out, line by line: for hardware and other languages.")
 # -0.0 and -inf are values, not options
-app.command("explain", context_settings={"ignore_unknown_options": True})(explain)
-app.command("table")(table)
-app.command("layout")(layout)
-app.command("convert")(convert)
-app.command("size")(size)
-app.command("simulate")(simulate)
-app.command("sweep")(sweep)
-app.command("lint")(lint)
-app.command("fuzz", cls=OptionalDevice)(fuzz)
-app.add_typer(recipes.app, name="recipes")
-app.add_typer(stream.app, name="stream")
-app.add_typer(vectors.app, name="vectors")
+_values = {"ignore_unknown_options": True}
+_add(DOCUMENT, "explain", explain, "A number in an element format: code, neighbours, tie.", context_settings=_values)
+_add(DOCUMENT, "table", table, "Every code of an element format and its value.")
+_add(DOCUMENT, "recipes", recipes.app, "The arithmetic of each engine: list, show, diff.")
+_add(DOCUMENT, "layout", layout, "Where every code and scale of a page lies.")
+_add(DOCUMENT, "convert", convert, "The same cache in another layout, losslessly.")
+_add(DOCUMENT, "size", size, "Bytes of a model's cache in every mode.")
+_add(DOCUMENT, "simulate", simulate, "What quantization does to attention, through real bytes.")
+_add(ABOUT, "doctor", doctor, "What is here, what is missing: caches, extras, compilers, GPU.")
 
 
 def _print_version(asked: bool) -> None:
     if asked:
-        say(__version__)
+        rows = {"kvformat": __version__, "python": platform.python_version(), **installation.versions()}
+        say("\n".join(f"{name} {version}" for name, version in rows.items()))
         raise typer.Exit
 
 
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+        bool,
+        typer.Option(
+            "--version", help="Print versions: what decides about bytes.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
-    """The bit-exact reference for quantized KV caches. Exit status: 0 holds, 1 a difference, 2 cannot be judged."""
+    """What a quantized KV cache contains, bit for bit: the reference, and the verdict on what kernels wrote."""
 
 
 def run(arguments: list[str], *, as_json: bool) -> int:
     """Run one command line and return its exit status; every error that a user can cause is one line."""
     try:
-        status = _run(arguments, as_json=as_json)
+        status = _run(arguments or ["--help"], as_json=as_json)
         sys.stdout.flush()  # an answer that did not arrive is an error
     except OSError as error:
         return _unwritable(error)
-    return status
+    return status if arguments else CANNOT_JUDGE  # help was shown and nothing was judged
 
 
 def _run(arguments: list[str], *, as_json: bool) -> int:

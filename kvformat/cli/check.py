@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvformat.cli import complete
 from kvformat.cli.outcome import CANNOT_JUDGE, complain, print_json, printable, say, worst
 from kvformat.cli.recipes import find
 from kvformat.errors import InputError
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 def check(
     dumps: Annotated[list[str] | None, typer.Argument(metavar="[DUMP]...", help="Dumps (safetensors files).")] = None,
-    recipe: Annotated[str | None, typer.Option(help="Judge by this recipe (name, mode or TOML file).")] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="Judge by this recipe (name, mode or TOML file).", autocompletion=complete.recipes),
+    ] = None,
     layout_file: Annotated[str | None, typer.Option(help="A TOML file with a layout that dumps may name.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvformat.cli import complete
 from kvformat.cli.outcome import HOLDS, print_json, printable, say
 from kvformat.cli.recipes import find
 from kvformat.errors import InputError
@@ -22,14 +23,21 @@ def convert(
         str, typer.Argument(metavar="PAGES", help="A dump, or pages alone: a safetensors file with a dump's metadata.")
     ],
     target: Annotated[str, typer.Argument(metavar="OUT", help="The file to write, of the same kind.")],
-    layout: Annotated[str | None, typer.Option(help="Layout of the new pages; that of PAGES if not given.")] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(help="Layout of the new pages; that of PAGES if not given.", autocompletion=complete.layouts),
+    ] = None,
     order: Annotated[str | None, typer.Option(help="NHD or HND.")] = None,
     v_scales: Annotated[str | None, typer.Option(help="swizzled or linear, where the layout has the choice.")] = None,
     nibbles: Annotated[str | None, typer.Option(help="low_first or high_first, for 4-bit codes.")] = None,
     block_size: Annotated[int | None, typer.Option(help="Slots in a page.")] = None,
     page_bytes: Annotated[int | None, typer.Option(help="Bytes from page to page, padding included.")] = None,
     recipe: Annotated[
-        str | None, typer.Option(help="Recipe whose codes are of another format (fn, fnuz): codes and scales change.")
+        str | None,
+        typer.Option(
+            help="Recipe whose codes are of another format (fn, fnuz): codes and scales change.",
+            autocompletion=complete.recipes,
+        ),
     ] = None,
     drop_padding: Annotated[bool, typer.Option("--drop-padding", help="Padding may hold anything; it goes.")] = False,
     drop_zero_signs: Annotated[

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from kvformat.cli import complete
 from kvformat.cli.outcome import HOLDS, print_json, printable, say
 from kvformat.cli.recipes import find
 from kvformat.errors import InputError
@@ -14,14 +15,16 @@ from kvformat.layouts import load_layout
 
 def diagnose(
     dump: Annotated[str | None, typer.Argument(metavar="[DUMP]", help="A dump (safetensors file).")] = None,
-    recipe: Annotated[str | None, typer.Option(help="What the dump is taken to declare.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="What the dump is taken to declare.", autocompletion=complete.recipes)
+    ] = None,
     layout_file: Annotated[str | None, typer.Option(help="A TOML file with a layout that the dump may name.")] = None,
     probe: Annotated[
         bool, typer.Option("--probe", help="Write a probe: a dump whose pages your kernel fills.")
     ] = False,
     output: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Where the probe goes.")] = None,
-    mode: Annotated[str | None, typer.Option(help="Mode of the probe.")] = None,
-    layout: Annotated[str, typer.Option(help="Layout of the probe.")] = "vllm-0.33",
+    mode: Annotated[str | None, typer.Option(help="Mode of the probe.", autocompletion=complete.modes)] = None,
+    layout: Annotated[str, typer.Option(help="Layout of the probe.", autocompletion=complete.layouts)] = "vllm-0.33",
     order: Annotated[str, typer.Option(help="NHD or HND.")] = "NHD",
     block_size: Annotated[int, typer.Option(help="Slots in a page.")] = 16,
     num_kv_heads: Annotated[int, typer.Option(help="KV heads.")] = 4,

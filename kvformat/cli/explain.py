@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvformat.cli import complete
 from kvformat.cli.outcome import HOLDS, print_json
 from kvformat.elements.formats import element
 
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 
 def explain(
     value: Annotated[str, typer.Argument(help="0.3, -1e-7, 0x1.8p3, 3/8, inf, nan; with --code: 0x7e, 0b0_1111_110")],
-    name: Annotated[str, typer.Option("--format", help="Element format: e4m3fn, e5m2, e2m1fn, e8m0fnu, ...")],
+    name: Annotated[
+        str,
+        typer.Option(
+            "--format", help="Element format: e4m3fn, e5m2, e2m1fn, e8m0fnu, ...", autocompletion=complete.elements
+        ),
+    ],
     code: Annotated[bool, typer.Option("--code", help="VALUE is a code, not a number.")] = False,
     overflow: Annotated[str, typer.Option(help="saturate or ieee.")] = "saturate",
     rounding: Annotated[str | None, typer.Option(help="nearest_even; e8m0fnu also has up and down.")] = None,

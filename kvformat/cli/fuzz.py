@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from kvformat.cli import complete
 from kvformat.cli.outcome import CANNOT_JUDGE, DIFFERENCE, HOLDS, complain, print_json, printable, say
 from kvformat.errors import InputError
 
@@ -40,11 +41,15 @@ def fuzz(
     target: Annotated[
         str | None, typer.Argument(metavar="[MODULE:FUNCTION]", help="The candidate; FILE.py:FUNCTION too.")
     ] = None,
-    mode: Annotated[str | None, typer.Option(help="The mode that it is for.")] = None,
+    mode: Annotated[str | None, typer.Option(help="The mode that it is for.", autocompletion=complete.modes)] = None,
     recipe: Annotated[
-        str | None, typer.Option(help="What it must compute (name or TOML file); golden if none.")
+        str | None,
+        typer.Option(help="What it must compute (name or TOML file); golden if none.", autocompletion=complete.recipes),
     ] = None,
-    layout: Annotated[str | None, typer.Option(help="Where a writer must put it (default vllm-0.33).")] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(help="Where a writer must put it (default vllm-0.33).", autocompletion=complete.layouts),
+    ] = None,
     kind: Annotated[str | None, typer.Option(help="quantizer, writer or reader, if the signature says not.")] = None,
     budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long to search (default 20).")] = None,
     examples: Annotated[int | None, typer.Option(help="How many examples to try.")] = None,

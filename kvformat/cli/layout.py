@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvformat.cli import complete
 from kvformat.cli.outcome import HOLDS, print_json, say
 from kvformat.errors import InputError
 from kvformat.layouts import load_layout
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
 
 
 def layout(
-    name: Annotated[str, typer.Argument(help="Layout: vllm-0.33, flashinfer, ...")],
-    mode: Annotated[str, typer.Option(help="none, fp8_per_tensor, nvfp4, ...: one that the layout has.")],
+    name: Annotated[str, typer.Argument(help="Layout: vllm-0.33, flashinfer, ...", autocompletion=complete.layouts)],
+    mode: Annotated[
+        str,
+        typer.Option(help="none, fp8_per_tensor, nvfp4, ...: one that the layout has.", autocompletion=complete.modes),
+    ],
     block_size: Annotated[int, typer.Option(help="Slots in a page.")],
     num_kv_heads: Annotated[int | None, typer.Option(help="KV heads in a page; latent attention has one.")] = None,
     head_size: Annotated[int | None, typer.Option(help="Dims per head, of K; latent rows have one size.")] = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvformat.cli import complete
 from kvformat.cli.outcome import DIFFERENCE, HOLDS, print_json, say
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from kvformat.recipes.quantizer import Quantized
 
 app = typer.Typer(
-    help="The catalogue of recipes: list, show NAME, diff A B. A name may be a mode, or the path of a TOML recipe.",
+    help="The catalogue of recipes. A name may be a mode, or the path of a TOML recipe. Without a command: list.",
     no_args_is_help=False,
     invoke_without_command=True,
 )
@@ -33,10 +34,14 @@ def find(name: str) -> Recipe:
 
 
 @app.callback()
-def listing(context: typer.Context, as_json: _AsJson = False) -> int:
+def default(context: typer.Context, as_json: _AsJson = False) -> int:
+    """What is meant where no command is given: list."""
+    return HOLDS if context.invoked_subcommand else listing(as_json)
+
+
+@app.command("list")
+def listing(as_json: _AsJson = False) -> int:
     """Every recipe: its mode, its status and where it was read."""
-    if context.invoked_subcommand is not None:
-        return HOLDS
     from kvformat.cli import console
     from kvformat.recipes.catalogue import names
 
@@ -53,7 +58,7 @@ def listing(context: typer.Context, as_json: _AsJson = False) -> int:
 
 @app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(help="Recipe, mode or TOML file.")],
+    name: Annotated[str, typer.Argument(help="Recipe, mode or TOML file.", autocompletion=complete.recipes)],
     as_json: _AsJson = False,
 ) -> int:
     """One recipe: every operation in order."""
@@ -64,10 +69,10 @@ def show(
     return HOLDS
 
 
-@app.command("diff")
+@app.command("diff", short_help="Two recipes: what differs, and the smallest input that shows it.")
 def diff(
-    left: Annotated[str, typer.Argument(help="Recipe, mode or TOML file.")],
-    right: Annotated[str, typer.Argument(help="Recipe, mode or TOML file.")],
+    left: Annotated[str, typer.Argument(help="Recipe, mode or TOML file.", autocompletion=complete.recipes)],
+    right: Annotated[str, typer.Argument(help="Recipe, mode or TOML file.", autocompletion=complete.recipes)],
     as_json: _AsJson = False,
 ) -> int:
     """The operations in which two recipes differ, and the smallest input on which their bytes do. Status 1: they do."""

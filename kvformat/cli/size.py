@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvformat.cli import complete
 from kvformat.cli.outcome import HOLDS, print_json
 from kvformat.errors import InputError, unknown_name
 
@@ -20,9 +21,16 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def size(
-    model: Annotated[str, typer.Argument(help="llama-2-70b, deepseek-v3, ... or the path of a config.json.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="llama-2-70b, deepseek-v3, ... or the path of a config.json.", autocompletion=complete.models
+        ),
+    ],
     context: Annotated[int, typer.Option(help="Tokens of the sequence.")],
-    mode: Annotated[str, typer.Option(help="A mode, or all of those that the model's cache has.")] = "all",
+    mode: Annotated[
+        str, typer.Option(help="A mode, or all of those that the model's cache has.", autocompletion=complete.modes)
+    ] = "all",
     block_size: Annotated[int | None, typer.Option(help="Rows in a page; 16, of latent rows 64, if not given.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout, exact bytes.")] = False,
 ) -> int:

@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvformat.cli import complete
 from kvformat.cli.outcome import HOLDS
 from kvformat.errors import InputError, unknown_name
 
@@ -42,7 +43,12 @@ def without_a_verb(context: typer.Context) -> int:
 
 @app.command("encode")
 def encode(
-    name: Annotated[str, typer.Option("--format", help="Element format: e4m3fn, e5m2, e2m1fn, e8m0fnu, ...")],
+    name: Annotated[
+        str,
+        typer.Option(
+            "--format", help="Element format: e4m3fn, e5m2, e2m1fn, e8m0fnu, ...", autocompletion=complete.elements
+        ),
+    ],
     source: Annotated[str, typer.Option("--from", help="float32, float16, bfloat16 or float64.")] = "float32",
     overflow: Annotated[str, typer.Option(help="saturate or ieee.")] = "saturate",
     rounding: Annotated[str | None, typer.Option(help="nearest_even; e8m0fnu also has up and down.")] = None,
@@ -63,7 +69,12 @@ def encode(
 
 @app.command("decode")
 def decode(
-    name: Annotated[str, typer.Option("--format", help="Element format: e4m3fn, e5m2, e2m1fn, e8m0fnu, ...")],
+    name: Annotated[
+        str,
+        typer.Option(
+            "--format", help="Element format: e4m3fn, e5m2, e2m1fn, e8m0fnu, ...", autocompletion=complete.elements
+        ),
+    ],
     target: Annotated[str, typer.Option("--to", help="float32, float16, bfloat16 or float64.")] = "float32",
 ) -> int:
     """In: one code per line. Out: the number it stands for. `7E` becomes `43E00000` in e4m3fn."""
@@ -81,9 +92,9 @@ def decode(
     return _filter(answer)
 
 
-@app.command("quantize")
+@app.command("quantize", short_help="In: one row per line. Out: its scales and codes.")
 def quantize(
-    name: Annotated[str, typer.Option("--recipe", help="Recipe, mode or TOML file.")],
+    name: Annotated[str, typer.Option("--recipe", help="Recipe, mode or TOML file.", autocompletion=complete.recipes)],
     source: Annotated[str, typer.Option("--from", help="float32, float16 or bfloat16.")] = "float32",
     scale: Annotated[str | None, typer.Option(help="The per-tensor scale, as float32 bits in hex.")] = None,
 ) -> int:

@@ -6,12 +6,18 @@ from typing import Annotated
 
 import typer
 
+from kvformat.cli import complete
 from kvformat.cli.outcome import HOLDS, print_json, say
 from kvformat.elements.formats import ElementFormat, element
 
 
 def table(
-    name: Annotated[str, typer.Argument(metavar="FORMAT", help="Element format: e4m3fn, e5m2, e2m1fn, ...")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="FORMAT", help="Element format: e4m3fn, e5m2, e2m1fn, ...", autocompletion=complete.elements
+        ),
+    ],
     csv: Annotated[bool, typer.Option("--csv", help="Lines of code,value with C99 hex floats.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:

@@ -52,7 +52,7 @@ def listing(folder: _Folder = None, as_json: _AsJson = False) -> int:
     return HOLDS
 
 
-@app.command("verify")
+@app.command("verify", short_help="Checksums, counts, ids, flags and sources of every file.")
 def verify(folder: _Folder = None, as_json: _AsJson = False) -> int:
     """Check every file against its checksum, and that its counts, ids, flags and sources are consistent."""
     from kvformat.vectors.vectors import VectorSet

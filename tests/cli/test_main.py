@@ -9,10 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kvformat import __version__
 from kvformat.cli import main
+from kvformat.cli.app import app
 from kvformat.cli.outcome import worst
 
 PLAIN = {name: text for name, text in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE")}
@@ -41,7 +43,6 @@ def on_a_terminal(*arguments, env):
 @pytest.mark.parametrize(
     "arguments, says",
     [
-        ((), "missing command"),
         (("frobnicate",), "frobnicate"),
         (("table",), "FORMAT"),
         (("table", "e5m2", "--bogus"), "--bogus"),
@@ -63,8 +64,9 @@ def test_misuse_is_status_2_and_one_line_on_stderr(capsys, arguments, says):
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("frobnicate",), ("table", "e4m4"), ("table", "e5m2", "--bogus"), ("explain", "x", "--format", "e5m2"),
-     ("layout", "vllm"), ("check", "no such file"), ("check", "no such file", "nor this")],
+    [(), ("frobnicate",), ("stream",), ("table", "e4m4"), ("table", "e5m2", "--bogus"),
+     ("explain", "x", "--format", "e5m2"), ("layout", "vllm"), ("check", "no such file"),
+     ("check", "no such file", "nor this")],
 )  # fmt: skip
 def test_with_json_every_error_is_one_document_on_stdout(capsys, arguments):
     assert main([*arguments, "--json"]) == 2
@@ -81,15 +83,70 @@ def test_of_several_inputs_the_worst_counts_and_none_is_no_success():
     assert worst([]) == 2
 
 
-def test_the_version_is_the_package_s(capsys):
+def test_kvformat_alone_shows_every_command_under_its_verb_and_where_to_go_on(capsys):
+    assert main([]) == 2  # nothing was judged
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    lines = captured.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    sections = {}
+    for line in lines:
+        if line and not line.startswith(" "):
+            section = sections.setdefault(line.split()[0], [])
+        elif line.startswith("  ") and not line.startswith("   "):
+            section.append(line.split()[0])
+    assert sections["Validate"] == ["check", "diagnose", "lint"]
+    assert set(sections["Fuzz"]) == {"fuzz", "vectors", "sweep", "stream"}
+    shown = {name for section in ("Validate", "Fuzz", "Document", "This") for name in sections[section]}
+    commands = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
+    assert commands == shown
+    assert "kvformat check  " in captured.out
+    assert main(["-h"]) == 0
+    assert capsys.readouterr().out == captured.out
+
+
+def test_the_version_is_the_package_s_and_those_that_decide_about_bytes(capsys):
     assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"{__version__}\n"
+    rows = dict(line.split() for line in capsys.readouterr().out.splitlines())
+    assert rows["kvformat"] == __version__
+    assert rows["numpy"] == np.__version__
+    assert {"python", "numba", "ml_dtypes"} <= rows.keys()
 
 
-@pytest.mark.parametrize("command", ["check", "diagnose", "explain", "layout", "lint", "sweep", "table"])
+COMMANDS = [command.name for command in app.registered_commands]
+INNER = [
+    (group.name, each.name) for group in app.registered_groups for each in group.typer_instance.registered_commands
+]
+
+
+@pytest.mark.parametrize("command", [*((name,) for name in COMMANDS), *INNER], ids=" ".join)
 def test_every_command_explains_itself_and_knows_json(capsys, command):
-    assert main([command, "--help"]) == 0
-    assert "--json" in capsys.readouterr().out
+    assert main([*command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "--json" in text or command[0] == "stream"  # hex in, hex out: a format of its own
+    assert main([*command, "-h"]) == 0
+    assert capsys.readouterr().out == text
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (("di",), "diagnose"),
+        (("explain", "1", "--format", "e4m3fnu"), "e4m3fnuz"),
+        (("recipes", "show", "golden/nv"), "golden/nvfp4"),
+        (("layout", "sglang-ml"), "sglang-mla"),
+        (("layout", "vllm-0.33", "--mode", "fp8_per_token"), "fp8_per_token_head"),
+        (("size", "deepseek-v3."), "deepseek-v3.2"),
+    ],
+)
+def test_the_tab_key_completes_commands_and_names(monkeypatch, capsys, words, expected):
+    monkeypatch.setenv("_KVFORMAT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", " ".join(("kvformat", *words)))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.split() == [expected]
 
 
 def test_the_process_ends_with_the_status():
