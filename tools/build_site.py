@@ -38,6 +38,7 @@ def navigation(pages: Iterable[str]) -> Nav:
         take("Glossary", "glossary.md"),
     ]
     sections: Nav = [
+        {"Guides": _leaves(left, "guides/")},
         {"Element formats": _leaves(left, "elements/")},
         {"Recipes": [take("Atlas", "recipes/atlas.md"), *_families(left)]},
         {"Layouts": _leaves(left, "layouts/")},

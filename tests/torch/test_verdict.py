@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 import torch
 
 import kvformat as kvf
 from kvformat.torch import assert_pages, dump, write_pages
 
-README = Path(__file__).parents[2] / "README.md"
 TOKENS, HEADS, DIMS, BLOCK_SIZE, BLOCKS = 6, 2, 64, 4, 3
 SLOTS = torch.tensor([9, -1, 3, 4, 11, 0])
 
@@ -95,17 +91,3 @@ def test_what_cannot_be_judged_is_an_input_error():
         assert_pages(key, value, pages, SLOTS, layout="vllm-0.33")
     with pytest.raises(kvf.InputError, match="nothing to judge"):
         assert_pages(key, value, pages, torch.full((TOKENS,), -1), layout=made)
-
-
-def test_the_example_in_the_readme_reaches_its_verdict():
-    example = re.search(r"```python\n(import torch\n.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)[1]
-
-    def my_kernel(key, value, kv_cache, slots):
-        for side, x in enumerate((key.float(), value.float())):
-            scale = x.abs().amax(-1, keepdim=True) / 127
-            codes = (x / scale).to(torch.int8)  # truncates
-            rows = torch.cat([codes, scale.view(torch.int8)], -1)
-            kv_cache[slots // 16, :, slots % 16, side * 132 : (side + 1) * 132] = rows
-
-    with pytest.raises(AssertionError, match=r"DIFFERS: vllm-0[.]33/triton/int8_per_token_head in vllm-0[.]33 HND"):
-        exec(compile(example, "README.md", "exec"), {"my_kernel": my_kernel})
