@@ -27,7 +27,7 @@ from kvformat.recipes.intervals import (
     points,
     run,
 )
-from kvformat.recipes.program import Operation, Program, Recipe
+from kvformat.recipes.program import Level, Operation, Program, Recipe
 from kvformat.recipes.vocabulary import WORDS
 
 Array = NDArray[Any]
@@ -46,10 +46,11 @@ def within(x: Array, recipe: Recipe, outer: Mapping[str, Value], codes: Array, s
     x: float32 (rows, head_dim). recipe: `for_input` of the dtype that x came in. outer: the per-tensor scales by name,
     from `point` or `outer_scales`. codes: found, uint8 patterns (rows, head_dim). scales: found, as stored (rows,
     columns); no columns where the page holds none. Returns two masks of the shapes of `scales` and `codes`. A code is
-    judged with the scale that was found, as whoever wrote it had no other.
+    judged with the scale that was found where that one is admissible, as whoever wrote it had no other, and with the
+    admissible ones elsewhere: a wrong scale makes no right code wrong.
     """
     inner = recipe.inner
-    groups = rows.prepared(recipe.prepare, x).reshape(len(x), scales.shape[1] if inner else 1, -1)
+    groups = _grouped(x, recipe, scales)
     patterns = codes.reshape(groups.shape)
     if inner is None:
         good = _codes_hold(recipe, {**outer, "x": points(groups)}, groups, patterns)
@@ -58,9 +59,38 @@ def within(x: Array, recipe: Recipe, outer: Mapping[str, Value], codes: Array, s
     chosen = _may_be_chosen([error for error, _, _ in each])
     held = [taken & scale for taken, (_, scale, _) in zip(chosen, each, strict=True)]
     good_scales = np.any(held, axis=0)
-    # where no trial gives the found scale, any of them may explain its codes
-    good = np.any([(scale | ~good_scales) & code for scale, (_, _, code) in zip(held, each, strict=True)], axis=0)
+    # where no trial gives the found scale, any that may have been chosen may explain its codes
+    may = [own | (taken & ~good_scales) for own, taken in zip(held, chosen, strict=True)]
+    good = np.any([allowed & code for allowed, (_, _, code) in zip(may, each, strict=True)], axis=0)
     return good_scales[..., 0], good.reshape(codes.shape)
+
+
+def codes_by(x: Array, recipe: Recipe, outer: Mapping[str, Value], codes: Array, scales: Array) -> Mask:
+    """Which found codes are admissible beside the scales that were found, be those right or wrong; as in `within`."""
+    groups = _grouped(x, recipe, scales)
+    patterns, level = codes.reshape(groups.shape), recipe.inner
+    if level is None:
+        return _codes_hold(recipe, {**outer, "x": points(groups)}, groups, patterns).reshape(codes.shape)
+    found = scales[:, :, None]
+    good = np.zeros(groups.shape, bool)
+    for settled in recipe.tried():
+        assert settled.inner is not None
+        left = run(settled.inner.program, outer, groups)
+        known: dict[str, Value] = {**left, "x": points(groups), level.name: points(_value_of(level, found))}
+        good |= _codes_hold(settled, known, groups, patterns)
+    return good.reshape(codes.shape)
+
+
+def _grouped(x: Array, recipe: Recipe, scales: Array) -> Array:
+    """The rows by scale, as the recipe prepares them: (rows, columns, elements)."""
+    return rows.prepared(recipe.prepare, x).reshape(len(x), scales.shape[1] if recipe.inner else 1, -1)
+
+
+def _value_of(level: Level, stored: Array) -> Array:
+    if level.store == "float32":
+        return stored.astype(np.float32)
+    values: Array = element(level.storing.attributes[0]).values()[stored]
+    return values
 
 
 def _trial(
@@ -72,13 +102,17 @@ def _trial(
     known: dict[str, Value] = {**run(level.program, outer, groups), "x": points(groups)}
     if level.store == "float32":
         own = narrowed(known[level.name])
-        good_scales, value = inside(found, own), found.astype(np.float32)
+        good_scales = inside(found, own)
     else:
         fmt = element(level.storing.attributes[0])
         keys = encoded(level.storing, known[level.name])
-        good_scales, value, own = codes_inside(found, fmt, keys), fmt.values()[found], decoded(keys, fmt)
+        good_scales, own = codes_inside(found, fmt, keys), decoded(keys, fmt)
     error = trial_error(recipe, {**known, level.name: own}, groups)
-    return error, good_scales, _codes_hold(recipe, {**known, level.name: points(value)}, groups, codes)
+    good_codes = _codes_hold(recipe, {**known, level.name: points(_value_of(level, found))}, groups, codes)
+    if not good_scales.all():
+        by_right = _codes_hold(recipe, {**known, level.name: own}, groups, codes)
+        good_codes = np.where(good_scales, good_codes, by_right)
+    return error, good_scales, good_codes
 
 
 def _codes_hold(recipe: Recipe, known: Mapping[str, Value], groups: Array, codes: Array) -> Mask:

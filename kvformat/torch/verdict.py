@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from kvformat.layouts import Layout
 from kvformat.recipes import Recipe
 from kvformat.torch.adapters import Cache, layout_of, to_pages
 from kvformat.verify import check
+from kvformat.verify.report import Report
 
 Scale = torch.Tensor | float | None
 
@@ -31,12 +33,13 @@ def assert_pages(
     k_scale: Scale = None,
     v_scale: Scale = None,
     **options: Any,
-) -> None:
-    """Raise AssertionError, with the report of `kvformat.check`, unless the cache holds these tokens bit for bit.
+) -> Report:
+    """The report of `kvformat.check`; raises AssertionError, with it, unless the cache holds these tokens bit for bit.
 
     key, value: (tokens, heads, head size), float32, float16 or bfloat16, as the writer was given them, on any device.
     kv_cache: the engine's tensors in a form of `kvformat.torch.adapters`; it is read, not changed. slot_mapping:
-    integers (tokens,); padding is negative or left out at the end. layout: a `Layout`, or the name of one and a
+    integers (tokens,); padding is negative. One that ends before the keys do leaves the rest unseen, and a UserWarning
+    says how many. layout: a `Layout`, or the name of one and a
     `mode`; then order, block_size, v_scales and dtype may be given in `options`, and are otherwise read off the
     tensors or the layout's defaults. recipe: by default the one that the layout's engine uses. k_scale, v_scale: what
     the writer was given where the mode has a scale per tensor. Raises InputError where the tensors cannot be judged.
@@ -45,6 +48,10 @@ def assert_pages(
     report = check(made)
     if not report.ok:
         raise AssertionError(str(report))
+    if len(slot_mapping) < len(key):
+        seen = f"assert_pages looked at {report.judged} of {len(key)} keys"
+        warnings.warn(f"{seen}: slot_mapping ends before them; give padding negative slots", stacklevel=2)
+    return report
 
 
 def dump(

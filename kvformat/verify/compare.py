@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,14 @@ from kvformat.dump.dump import Dump
 from kvformat.elements.formats import element
 from kvformat.errors import InputError
 from kvformat.layouts import Segment
-from kvformat.recipes.admissible import is_approximate, point, within
+from kvformat.recipes.admissible import is_approximate, within
 from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.recipes.program import Recipe
 from kvformat.recipes.quantizer import Quantized, checked, statistics, tensor_scale
-from kvformat.verify.explain import explain_code, explain_scale
+from kvformat.verify.bounds import allowed_codes, count_consistent, outer_values
+from kvformat.verify.explain import explain_code, explain_scale, pattern_name, with_code
 from kvformat.verify.identify import SIDES, identify
+from kvformat.verify.reach import Reach
 from kvformat.verify.report import Report, Tally
 
 Side = cache.Side
@@ -103,7 +105,9 @@ def check(dump: Dump, *, recipe: str | Recipe | None = None, progress: Progress 
     scales: dict[Side, np.float32 | None] = {
         side: _tensor_scale(dump, side, how) for side in SIDES if side in dump.layout.sides
     }
-    tallies = {piece: Tally(piece.side, *_labels(piece)) for piece in _pieces(dump, how, scales)}
+    tallies = {
+        piece: Tally(piece.side, *_labels(piece), reach=_reach(dump, piece)) for piece in _pieces(dump, how, scales)
+    }
     first: Place | None = None
     for start, stop in _chunks(dump):
         for piece, tally in tallies.items():
@@ -130,6 +134,14 @@ def _pieces(dump: Dump, how: Recipe, scales: dict[Side, np.float32 | None]) -> I
 
 def _labels(piece: _Piece) -> tuple[str, str, int]:
     return piece.segment.name, piece.segment.recipe, piece.segment.dims.start
+
+
+def _reach(dump: Dump, piece: _Piece) -> Reach | None:
+    """A count of what a given per-tensor scale does not reach; None where the piece has none, or it was computed."""
+    given = dump.k_scale if piece.side == "k" else dump.v_scale
+    if given is None or piece.scale is None or piece.recipe.element is None:
+        return None
+    return Reach.of(piece.recipe, piece.scale)
 
 
 def wrong_tokens(dump: Dump, how: Recipe, *, progress: Progress | None = None) -> NDArray[np.bool_]:
@@ -184,6 +196,9 @@ def _compare(dump: Dump, piece: _Piece, chunk: tuple[int, int], tally: Tally) ->
     x = piece.rows(dump, *chunk)[tokens]
     expected, found = piece.expected(dump, x), piece.found(dump, slots[tokens])
     wrong = differences(x, expected, found, piece.scale, tally)
+    count_consistent(x, found, piece.scale, wrong, tally)
+    if tally.reach is not None:
+        tally.reach.add(x, found)
     differ = piece.copies_differ(dump, slots[tokens])
     if differ is not None:
         wrong["scale"] = wrong["scale"] | differ
@@ -238,10 +253,10 @@ def _allow_rows(
 ) -> None:
     """Clear in `wrong` what is admissible in these (token, head) rows."""
     rows = {part: _by_row(mask)[suspect] for part, mask in wrong.items()}
-    outer = {level.name: point(np.float32(scale)) for level in how.outer} if scale is not None else {}
     codes = found.codes.view(np.uint8).reshape(-1, x.shape[2])[suspect]
     stored = found.scales.reshape(x.shape[0] * x.shape[1], -1)[suspect] if how.inner else rows["scale"]
     elements = x.astype(np.float32).reshape(-1, x.shape[2])[suspect]
+    outer = outer_values(how, scale)
     good = dict(zip(("scale", "code"), within(elements, how, outer, codes, stored), strict=True))
     for part, mask in wrong.items():
         tally.allowed += int(np.count_nonzero(rows[part] & good[part]))
@@ -307,7 +322,13 @@ def _explain(dump: Dump, place: Place) -> dict[str, Any]:
     dim = start + (place.column if place.part == "code" else place.column * width)
     block, position = divmod(slot, dump.layout.block_size)
     where = dump.layout.locate(side=piece.side, slot=position, head=place.head, dim=dim, part=place.part)
-    explained = explanation(row[0, place.head], expected, found, place.head, place.column)
+    allowed: dict[str, Any] = {}
+    if place.part == "code" and is_approximate(how):
+        # judged with the scale that is there, within the bounds: so that is what is shown as expected
+        patterns = allowed_codes(row[0, place.head], found, piece.scale, place.head, place.column)
+        expected = with_code(replace(expected, scales=found.scales), patterns, place.head, place.column)
+        allowed = {"allowed": [pattern_name(str(how.element), pattern) for pattern in patterns]}
+    explained = explanation(row[0, place.head], expected, found, place.head, place.column) | allowed
     if start and "shared_by" in explained:
         explained["shared_by"] = [start + bound for bound in explained["shared_by"]]
     return {

@@ -133,9 +133,34 @@ def _scale(quantized: Quantized, head: int, column: int) -> dict[str, Any]:
     return {"code": f"0x{int(stored):02X}", "value": _text(float(_stored_value(quantized.recipe, int(stored))))}
 
 
+def with_code(expected: Quantized, allowed: list[int], head: int, dim: int) -> Quantized:
+    """What was expected of one token, with one code moved to the nearest of the allowed patterns, if there are any."""
+    assert expected.recipe.element is not None
+    codes = expected.codes.copy()
+    patterns = codes.view(np.uint8)
+    values = element(expected.recipe.element).values()
+    code = int(patterns[0, head, dim]) % len(values)
+    if allowed and code not in allowed:
+        with np.errstate(invalid="ignore"):
+            away = np.abs(values[allowed] - values[code])
+        patterns[0, head, dim] = allowed[int(np.argmin(np.where(np.isnan(away), np.inf, away)))]
+    return replace(expected, codes=codes)
+
+
+def pattern_name(name: str, pattern: int) -> str:
+    """A pattern of an element format as reports print its code."""
+    fmt = element(name)
+    return _name(pattern - fmt.codes if fmt.kind == "integer" and pattern >= fmt.codes // 2 else pattern, fmt)
+
+
+def _name(code: int, fmt: ElementFormat) -> str:
+    """A code as reports print it; bits that the format does not have are shown, not dropped."""
+    return str(code) if fmt.kind == "integer" else f"0x{code:0{-(-max(fmt.bits, code.bit_length()) // 4)}X}"
+
+
 def _code(code: int, scales: Mapping[str, Number], how: Recipe, fmt: ElementFormat) -> dict[str, Any]:
     pattern = code % fmt.codes
-    name = str(code) if fmt.kind == "integer" else f"0x{pattern:0{fmt.bits // 4}X}"
+    name = _name(code, fmt)
     value = exact.round_binary(dequantize(pattern, scales, how), exact.BINARIES["float32"])
     return {"code": name, "element": _text(float(exact.decode(pattern, fmt))), "value": _text(float(value))}
 

@@ -13,6 +13,7 @@ from kvformat.attention.judge import Judgement
 from kvformat.dump.dump import Dump
 from kvformat.recipes.program import Recipe
 from kvformat.verify.identify import Identity
+from kvformat.verify.reach import Reach
 
 
 @dataclass
@@ -37,6 +38,11 @@ class Tally:
     columns: dict[str, NDArray[np.int64]] = field(default_factory=dict)
     #: codes and scales that are not the IEEE ones but within the bounds of the recipe's approximate instructions
     allowed: int = 0
+    #: wrong codes beside wrong scales that were looked at, and those of them that are right for the scale that is there
+    beside: int = 0
+    consistent: int = 0
+    #: what the given per-tensor scale does not reach; None where none was given
+    reach: Reach | None = None
 
     def add(self, part: str, wrong: NDArray[np.bool_], tokens: NDArray[np.int64]) -> None:
         """Count a chunk: wrong (tokens, heads, columns), tokens: their rows in the dump."""
@@ -66,7 +72,11 @@ class Tally:
 
     def to_json(self) -> dict[str, Any]:
         """The counts as plain data; `heads` and `columns` list those with a difference."""
-        own = {"recipe": self.recipe} if self.recipe else {}
+        own: dict[str, Any] = {"recipe": self.recipe} if self.recipe else {}
+        if self.beside:
+            own["beside_wrong_scales"] = {"looked_at": self.beside, "right_for_the_scale_there": self.consistent}
+        if self.reach is not None:
+            own["reach"] = self.reach.to_json()
         return own | {
             part: {
                 "compared": self.compared[part],
@@ -119,6 +129,10 @@ class Report:
     identity: Identity | None
     #: what was found about the dump's attention output; None where it has none
     attention: Judgement | None = None
+    #: tokens of the dump, those that have a slot and were looked at, and the slots of its pages
+    tokens: int = 0
+    judged: int = 0
+    slots: int = 0
 
     @property
     def allowed(self) -> int:
@@ -159,6 +173,9 @@ class Report:
             first,
             identity,
             attention,
+            dump.tokens,
+            int(np.count_nonzero(dump.slot_mapping >= 0)),
+            len(dump.pages) * dump.layout.block_size,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -168,6 +185,9 @@ class Report:
             "recipe_assumed": self.recipe_assumed,
             "layout": dict(self.layout),
             "scales": dict(self.scales),
+            "tokens": self.tokens,
+            "judged": self.judged,
+            "slots": self.slots,
             "compared": self.compared,
             "mismatches": self.mismatches,
             "allowed": self.allowed,
@@ -187,6 +207,8 @@ class Report:
         if self.recipe_assumed:
             lines.append(f"  the dump declares no recipe; {self.recipe} is the one that {self.layout['name']} uses")
         lines += [f"  {side}_scale {scale}" for side, scale in self.scales.items() if scale is not None]
+        lines += [line for tally in self.tallies if tally.reach is not None for line in tally.reach.lines(tally.side)]
+        lines.append(f"  looked at: {self._coverage()}")
         for tally in self.tallies:
             for part, wrong in tally.wrong.items():
                 if tally.compared[part]:
@@ -197,6 +219,12 @@ class Report:
         if self.attention is not None:
             lines.append(f"  {self.attention}")
         return "\n".join(lines)
+
+    def _coverage(self) -> str:
+        """How much of the dump was looked at, and how much was not."""
+        without = self.tokens - self.judged
+        tokens = f"{self.judged:,} of {self.tokens:,} tokens" + (f" ({without:,} without a slot)" if without else "")
+        return f"{tokens}, {self.judged:,} of {self.slots:,} slots"
 
     def _headline(self) -> str:
         what = f"{self.recipe} in {self.layout['name']} {self.layout['order']}"
@@ -209,7 +237,18 @@ class Report:
 def _counted(tally: Tally, part: str, wrong: int) -> str:
     if not wrong:
         return f"{tally.compared[part]:,} equal"
-    return f"{wrong:,} of {tally.compared[part]:,} differ: {tally.where(part)}"
+    fit = "" if part == "scale" else _consistent(tally, wrong)
+    return f"{wrong:,} of {tally.compared[part]:,} differ{fit}: {tally.where(part)}"
+
+
+def _consistent(tally: Tally, wrong: int) -> str:
+    """Whose fault the wrong codes are, where scales are wrong too."""
+    if not tally.consistent:
+        return ""
+    if tally.consistent == wrong:
+        return ", all right for the scales that are there"
+    of = "" if tally.beside == wrong else f" of {tally.beside:,} looked at"
+    return f" ({tally.consistent:,}{of} right for the scales that are there)"
 
 
 def _explanation(first: Mapping[str, Any]) -> list[str]:
@@ -236,6 +275,8 @@ def _code_rows(first: Mapping[str, Any]) -> list[tuple[str, str]]:
     if quotient is not None:
         rows.append(("quotient", f"{quotient['exact']}{_rounding(quotient)}"))
     rows += [(name, _code(first[name])) for name in ("expected", "found")]
+    if len(first.get("allowed", ())) > 1:
+        rows.insert(-1, ("allowed", ", ".join(first["allowed"])))
     return rows
 
 

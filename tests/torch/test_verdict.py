@@ -91,3 +91,18 @@ def test_what_cannot_be_judged_is_an_input_error():
         assert_pages(key, value, pages, SLOTS, layout="vllm-0.33")
     with pytest.raises(kvf.InputError, match="nothing to judge"):
         assert_pages(key, value, pages, torch.full((TOKENS,), -1), layout=made)
+
+
+def test_keys_without_a_slot_are_counted_and_warned_about():
+    key, value, pages, _, made = written("int8_per_token_head")
+    with pytest.warns(UserWarning, match="looked at 1 of 6 keys: slot_mapping ends"):
+        report = assert_pages(key, value, pages, SLOTS[:1], layout=made)
+    assert (report.judged, report.slots) == (1, BLOCKS * BLOCK_SIZE)
+    report = assert_pages(key, value, pages, SLOTS, layout=made)
+    assert "looked at: 5 of 6 tokens (1 without a slot), 5 of 12 slots" in str(report)
+
+
+def test_more_slots_than_keys_are_refused():
+    key, value, pages, _, made = written("int8_per_token_head")
+    with pytest.raises(kvf.InputError, match="slot_mapping"):
+        assert_pages(key[:3], value[:3], pages, SLOTS, layout=made)
