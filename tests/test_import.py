@@ -73,7 +73,7 @@ FLOORS = (
     {"dump"},
     {"attention"},
     {"verify"},
-    {"diagnose", "lint", "vectors"},
+    {"diagnose", "lint", "vectors", "checkpoint"},
     {"fuzz", "simulate", "torch", "transformers"},
     {"cli"},
 )

@@ -22,6 +22,7 @@ from kvformat.cli.fuzz import OptionalDevice, fuzz
 from kvformat.cli.layout import layout
 from kvformat.cli.lint import lint
 from kvformat.cli.outcome import CANNOT_JUDGE, INTERRUPTED, complain, refuse, say
+from kvformat.cli.scales import scales
 from kvformat.cli.simulate import simulate
 from kvformat.cli.size import size
 from kvformat.cli.sweep import sweep
@@ -84,6 +85,7 @@ def _add(verb: str, name: str, command: Callable[..., int] | typer.Typer, says: 
 _add(VALIDATE, "check", check, "Judge the pages that a kernel wrote, bit for bit.")
 _add(VALIDATE, "diagnose", diagnose, "Name the bug: recipe, layout and faults that left these bytes.")
 _add(VALIDATE, "lint", lint, "Look at pages alone for what right ones never show.")
+_add(VALIDATE, "scales", scales, "The K and V scales of a checkpoint, and who loads them.")
 _add(FUZZ, "fuzz", fuzz, "The smallest input on which a kernel leaves its contract.", cls=OptionalDevice)
 _add(FUZZ, "vectors", vectors.app, "Inputs and answers for any language: list, verify, run.")
 _add(FUZZ, "sweep", sweep, "All 2^32 float32 inputs of an element format.")
