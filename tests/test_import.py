@@ -74,7 +74,8 @@ FLOORS = (
     {"attention"},
     {"verify"},
     {"diagnose", "lint", "vectors", "checkpoint"},
-    {"fuzz", "simulate", "torch", "transformers"},
+    {"fuzz", "simulate", "torch"},
+    {"transformers"},
     {"cli"},
 )
 ROOMS = set().union(*FLOORS)

@@ -75,10 +75,7 @@ def _states(checkpoint: str, kv: str | None, text: str | None, tokens: int) -> S
         return read_states(kv)
     if text is None:
         return None
-    try:
-        words = Path(text).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{text}: cannot be read as text: {error}") from error
+    words = read_text(Path(text))
     try:
         from kvformat.transformers.states import load_model, run, tokens_of
     except ModuleNotFoundError as error:
@@ -98,3 +95,11 @@ def _made(made: Scales, output: str, *, as_json: bool) -> int:
         say(f"layer {layer} {side.upper()}: {', '.join(str(value) for value in values)}")
     say(f"{printable(output)}: {len(made)} scales")
     return HOLDS
+
+
+def read_text(path: Path) -> str:
+    """A text file, UTF-8. Raises InputError, one line, where it is none."""
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text: {error}") from error

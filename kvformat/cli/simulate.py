@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvformat.cli.outcome import HOLDS, print_json, printable, say
+from kvformat.cli.recipes import find
+from kvformat.cli.scales import read_text
 from kvformat.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,7 +27,25 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Of the synthetic queries, keys and values.")] = 0,
     tokens: Annotated[int, typer.Option(help="Context length.")] = 256,
     budget: Annotated[int, typer.Option(help="Tokens that eviction keeps.")] = 64,
-    model: Annotated[Path | None, typer.Option(help="GGUF file; default: where tools/fetch_model.py puts it.")] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="A transformers checkpoint or GGUF file to measure --recipe on. The experiment `model` takes a GGUF"
+            " file; default: where tools/fetch_model.py puts it."
+        ),
+    ] = None,
+    text: Annotated[
+        Path | None, typer.Option(help="With --model: the text it reads; default: prose that ships.")
+    ] = None,
+    recipe: Annotated[
+        list[str] | None, typer.Option(help="With --model: recipes or modes; default: every golden one. Repeatable.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="With --model: a file of finished pieces; a run that was stopped goes on there.")
+    ] = None,
+    kv: Annotated[
+        Path | None, typer.Option(help="K and V of your own for the experiment `sink`: layerN.key, layerN.value.")
+    ] = None,
     layers: Annotated[int | None, typer.Option(help="Run the model's first layers only.")] = None,
     chunks: Annotated[int, typer.Option(help="Pieces of text that the model reads.")] = 1,
     report: Annotated[Path | None, typer.Option(help="Write one self-contained HTML file with plots.")] = None,
@@ -38,9 +58,15 @@ def simulate(
     if list_them:
         return _listing(as_json=as_json)
     chosen = [experiment(name) for name in names] if names else [e for e in EXPERIMENTS.values() if not e.needs_model]
+    if model is not None and not names:
+        if report is not None or layers is not None or kv is not None:
+            raise InputError("--report, --layers and --kv are for experiments: name them")
+        return _measured(model, text, recipe, tokens, chunks, resume, as_json=as_json)
+    if text or recipe or resume:
+        raise InputError("--text, --recipe and --resume are for `kvformat simulate --model PATH` without experiments")
     if model is not None and not any(each.needs_model for each in chosen):
-        raise InputError("--model is for experiments that read one: name `model`")
-    settings = Settings(seed, tokens, budget, model, layers, chunks)
+        raise InputError("--model is for experiments that read one: name `model`, or none to measure recipes")
+    settings = Settings(seed, tokens, budget, model, layers, chunks, kv)
     if report is not None:
         from kvformat.simulate.html import check_target
 
@@ -60,6 +86,42 @@ def simulate(
     for result in results:
         console.stdout().print(table(result))
         say("\n".join(f"- {line}" for line in result.says) + "\n")
+    return HOLDS
+
+
+def _measured(
+    model: Path,
+    text: Path | None,
+    recipes: list[str] | None,
+    context: int,
+    chunks: int,
+    resume: Path | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Recipes on a model of the user's own, by a text."""
+    from kvformat.cli import console
+    from kvformat.simulate.model.text import excerpt
+
+    try:
+        from kvformat.transformers.measure import GOLDEN, Journal, Run, measure
+        from kvformat.transformers.states import load_model
+    except ModuleNotFoundError as error:
+        raise InputError(f"running a model needs {error.name}: pip install 'kvformat[transformers]'") from None
+    words = excerpt() if text is None else read_text(text)
+    names = [find(name).name for name in recipes or GOLDEN]
+    net, tokenizer = load_model(model)
+    run = Run.of(str(model), words, tokenizer, context, chunks)
+    with console.progress(f"simulate {model.name}") as advance:
+        rows = measure(net, run.chunks, names, Journal(resume, run.name), advance or (lambda _done, _total: None))
+    if as_json:
+        return print_json({**run.to_json(), "rows": [row.to_json() for row in rows]})
+    shown = console.grid("recipe", "KL (95 % interval)", "dNLL (95 % interval)", "same top-1", "PPL")
+    shown.title, shown.title_justify = run.title, "left"
+    for row in rows:
+        shown.add_row(row.recipe, str(row.kl), str(row.dnll), f"{row.top1.mean:.4f}", f"{row.ppl:.2f}")
+    console.stdout().print(shown)
+    say(f"PPL of the bf16 cache: {rows[0].base_ppl:.2f}; KL and dNLL are against it, intervals by blocks of tokens")
     return HOLDS
 
 

@@ -26,7 +26,7 @@ Scales = float | Sequence[float] | Mapping[int, float] | None
 class SimulatedCache(DynamicCache):
     """A `Cache` for transformers models: K and V are written to real pages, and attention gets the values read back.
 
-    Pass it as `past_key_values` to a model's forward or `generate`. Everything else is the model's own: positions,
+    Pass it as `cache` to a model's forward or `generate`. Everything else is the model's own: positions,
     masks, sliding windows. What a layer keeps beside K and V (recurrent states, an indexer's keys) stays as it is.
 
     Attention sees what the cache holds once the new tokens are stored, also during a prefill; engines that prefill

@@ -53,7 +53,7 @@ def run(model: Any, ids: torch.Tensor) -> States:
     """
     cache = DynamicCache(config=model.config)
     with torch.no_grad():
-        model(input_ids=ids.to(model.device), past_key_values=cache, use_cache=True)
+        model(input_ids=ids.to(model.device), cache=cache, use_cache=True)
     states = {}
     for index, layer in enumerate(cache.layers):
         if isinstance(layer, DynamicLayer) and not isinstance(layer, DummyLayer) and layer.keys is not None:

@@ -82,8 +82,8 @@ def test_without_a_quantized_layer_the_model_says_what_it_always_says(llama):
     cache = SimulatedCache(config, "nvfp4", skip_layers=range(4))
     assert cache.simulated_layers == ()
     with torch.no_grad():
-        plain = net(prompt(), past_key_values=DynamicCache(config=config)).logits
-        through = net(prompt(), past_key_values=cache).logits
+        plain = net(prompt(), cache=DynamicCache(config=config)).logits
+        through = net(prompt(), cache=cache).logits
     assert torch.equal(plain, through)
 
 
@@ -92,8 +92,8 @@ def test_a_window_sees_the_tokens_that_it_would_see_anyway():
     with torch.no_grad():
         plain, kept = DynamicCache(config=config), SimulatedCache(config, "nvfp4", keep_last=1000)
         for step in prompt(tokens=40).split(7, dim=1):
-            expected = net(step, past_key_values=plain).logits
-            assert torch.equal(net(step, past_key_values=kept).logits, expected)
+            expected = net(step, cache=plain).logits
+            assert torch.equal(net(step, cache=kept).logits, expected)
 
 
 def test_first_and_last_tokens_stay_and_each_other_one_is_quantized_once(llama):

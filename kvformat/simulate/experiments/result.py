@@ -51,6 +51,8 @@ class Settings:
     model: Path | None = None
     layers: int | None = None
     chunks: int = 1
+    #: K and V of the user's own
+    kv: Path | None = None
 
     def __post_init__(self) -> None:
         for name, least in (("seed", 0), ("tokens", 16), ("budget", 1), ("chunks", 1)):
