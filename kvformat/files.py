@@ -1,4 +1,4 @@
-"""Writes a file whole or not at all."""
+"""Files: what may be read, and what is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvformat.errors import InputError
+
+
+def regular(path: str | os.PathLike[str]) -> Path:
+    """The path, which may be read: no pipe and no device, where reading waits for ever or never ends.
+
+    One that does not exist is left to whoever opens it. Raises InputError.
+    """
+    found = Path(path)
+    if found.exists() and not found.is_file() and not found.is_dir():
+        raise InputError(f"{path}: is a pipe or a device; name a regular file")
+    return found
 
 
 def write_whole(path: str | os.PathLike[str], make: Callable[[Path], object]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kvformat.errors import InputError
+from kvformat.files import regular
 
 Described = TypeVar("Described")
 
@@ -15,8 +16,10 @@ Described = TypeVar("Described")
 def read(path: str | Path, parse: Callable[[dict[str, Any]], Described]) -> Described:
     """What `parse` makes of the file. Raises InputError for one that cannot be read or that `parse` refuses."""
     try:
-        described = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        described = tomllib.loads(regular(path).read_text(encoding="utf-8"))
+    except InputError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: no readable TOML file: {' '.join(str(error).split())}") from None
     try:
         return parse(described)

@@ -32,6 +32,9 @@ from kvformat.errors import InputError
 # click's, which typer brings in its own copy or as a dependency, by version
 _UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
+#: the reader of a pipe stopped early: as of a process that SIGPIPE ends
+_BROKEN_PIPE = 141
+
 #: what a person comes with; the help shows the commands under it
 VALIDATE = "Validate (are these bytes right?)"
 FUZZ = "Fuzz (where does mine break?)"
@@ -63,6 +66,19 @@ class _ByVerb(typer.core.TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Nothing is left to say after the options."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """What the command returns; two of its errors would reach typer as something else."""
+        try:
+            return super().invoke(ctx)
+        except EOFError as error:  # "interrupted", as after Ctrl-D
+            raise InputError("a file ends too early") from error
+        except BrokenPipeError as error:  # status 1, which says that a difference was found
+            raise _ReaderGoneError from error
+
+
+class _ReaderGoneError(Exception):
+    """Nobody reads stdout any more."""
 
 
 app = typer.Typer(
@@ -126,8 +142,18 @@ def run(arguments: list[str], *, as_json: bool) -> int:
     try:
         status = _run(arguments or ["--help"], as_json=as_json)
         sys.stdout.flush()  # an answer that did not arrive is an error
+    except (BrokenPipeError, _ReaderGoneError):
+        _silence()
+        return _BROKEN_PIPE
     except OSError as error:
-        return _unwritable(error)
+        complain(f"cannot write: {error.strerror or error}")
+        _silence()
+        return CANNOT_JUDGE
+    except Exception as error:  # a fault of kvformat; status 1 would say that a difference was found
+        if os.environ.get("KVFORMAT_TRACEBACK"):
+            raise
+        where = f"{type(error).__name__}: {error}"
+        return refuse(f"kvformat failed ({where}); KVFORMAT_TRACEBACK=1 shows where; please report it", as_json=as_json)
     return status if arguments else CANNOT_JUDGE  # help was shown and nothing was judged
 
 
@@ -147,12 +173,10 @@ def _run(arguments: list[str], *, as_json: bool) -> int:
     return CANNOT_JUDGE if status is None else int(status)
 
 
-def _unwritable(error: OSError) -> int:
+def _silence() -> None:
     """The answer could not be written. What is left of it must not be tried again when Python ends."""
-    complain(f"cannot write: {error.strerror or error}")
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return CANNOT_JUDGE
 
 
 def _usage(error: Exception) -> str:

@@ -17,9 +17,16 @@ _PIPE_WIDTH = 1000
 Advance = Callable[[int, int], None]
 
 
+class _Console(Console):
+    """A console that leaves it to the command line what the end of a pipe's reader means: rich's status 1 says more."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def stdout() -> Console:
     """A console that takes text as it is. Without a terminal, or with NO_COLOR, it prints no colours."""
-    return Console(markup=False, highlight=False, emoji=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
+    return _Console(markup=False, highlight=False, emoji=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
 
 
 def grid(*columns: str, right: tuple[str, ...] = ()) -> Table:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
+
+from kvformat.errors import shortened
 
 HOLDS = 0
 DIFFERENCE = 1
 CANNOT_JUDGE = 2
 INTERRUPTED = 130
+#: characters of a complaint
+_LONGEST_LINE = 400
 
 
 def worst(statuses: Iterable[int]) -> int:
@@ -30,8 +35,9 @@ def print_json(document: Mapping[str, Any], status: int = HOLDS) -> int:
 
 
 def complain(message: str) -> None:
-    """One line on stderr."""
-    sys.stderr.write(f"kvformat: {printable(message)}\n")
+    """One line on stderr: one that is too long to read loses its middle."""
+    with suppress(OSError):
+        sys.stderr.write(f"kvformat: {shortened(printable(message), _LONGEST_LINE)}\n")
 
 
 def refuse(message: str, *, as_json: bool) -> int:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from kvformat.layouts import Layout
     from kvformat.recipes import Recipe
 
+#: elements of a side of one token: 4,096 heads of 1,024 dims. Work is cut into tokens, so that this bounds the memory
+LARGEST_TOKEN = 1 << 22
+
 
 @dataclass(frozen=True, eq=False)
 class Dump:
@@ -177,6 +180,7 @@ class Pages:
                 found = f"{pages.dtype.name} of shape {_shape(pages.shape)}"
                 raise InputError(f"pages is {found}; it must be uint8 of shape (num_blocks, page_bytes), not empty")
             layout = layout_of({"producer": "", **metadata}, tensors)
+            check_token(layout)
             if slots is not None:
                 slots = check_slots(slots, len(pages) * layout.block_size)
             mode = find_mode(layout.mode)
@@ -201,6 +205,7 @@ def _assemble(tensors: Mapping[str, NDArray[Any]], layout: Layout, recipe: str |
     if not isinstance(producer, str):
         raise InputError(f"producer must be a string; got {type(producer).__name__}")
     key, value, pages = tensors["key"], tensors["value"], tensors["pages"]
+    check_token(layout)
     for name, array, size in (("key", key, layout.head_size), ("value", value, layout.head_size_v)):
         if array.shape[1:] != (layout.num_kv_heads, size):
             expected = _shape((key.shape[0], layout.num_kv_heads, size))
@@ -219,6 +224,14 @@ def _assemble(tensors: Mapping[str, NDArray[Any]], layout: Layout, recipe: str |
         v_scale=_scale("v_scale", tensors.get("v_scale"), mode),
         producer=producer,
     )
+
+
+def check_token(layout: Layout) -> None:
+    """Raises InputError for a layout whose one token is more than can be judged at once, whatever a header says."""
+    elements = layout.num_kv_heads * max(layout.head_size, layout.head_size_v)
+    if elements > LARGEST_TOKEN:
+        what = f"{layout.num_kv_heads} heads of {max(layout.head_size, layout.head_size_v)} dims"
+        raise InputError(f"a token has {what}, {elements} elements a side; at most {LARGEST_TOKEN} can be judged")
 
 
 def _check_shapes(tensors: Mapping[str, NDArray[Any]]) -> None:

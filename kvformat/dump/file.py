@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ ATTENTION_TENSORS = ("query", "output")
 ATTENTION_SETTINGS = ("softmax_scale", "window", "accumulate", "operands")
 _FILE_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "U8": np.uint8,
                 "I64": np.int64}  # fmt: skip
+#: of any tensor here; NumPy ends at 64
+_MOST_DIMS = 8
 _SIZES = ("block_size", "num_kv_heads", "head_size", "head_size_v")
 #: what only some layouts leave open
 _CHOICES = ("dtype", "v_scales", "nibbles")
@@ -50,10 +53,27 @@ def write(target: Path, tensors: Mapping[str, ArrayLike], metadata: dict[str, st
     from safetensors.numpy import save_file
 
     whole = {name: np.require(np.asarray(array), requirements=("C", "A")) for name, array in tensors.items()}
+
+    def make(finished: Path) -> None:
+        save_file(whole, finished, metadata=metadata)
+        _order_metadata(finished)
+
     try:
-        write_whole(target, lambda finished: save_file(whole, finished, metadata=metadata))
+        write_whole(target, make)
     except SafetensorError as error:
         raise InputError(f"{one_line(target)}: cannot be written: {one_line(error)}") from error
+
+
+def _order_metadata(path: Path) -> None:
+    """Put the metadata of a safetensors file in alphabetical order: the library's order changes from run to run."""
+    with path.open("r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= length:  # the same characters in another order, padded with blanks as the format asks
+            file.seek(8)
+            file.write(text.ljust(length))
 
 
 def read(path: Path, needed: tuple[str, ...] = TENSORS[:4]) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
@@ -64,13 +84,17 @@ def read(path: Path, needed: tuple[str, ...] = TENSORS[:4]) -> tuple[dict[str, s
     if path.is_dir():
         raise InputError("is a directory; a dump is one safetensors file")
     try:
-        path.stat()  # whose errors say more than the library's
+        if not stat.S_ISREG(path.stat().st_mode):  # whose errors say more than the library's
+            raise InputError("is a pipe or a device; a dump is one safetensors file")
         with safe_open(path, framework="np") as file:  # checks that the header is well-formed and covers the file
             metadata = dict(file.metadata() or {})
             _check_version(metadata)
             names = [name for name in file.keys() if name in (*TENSORS, *ATTENTION_TENSORS)]  # noqa: SIM118
             views = {name: file.get_slice(name) for name in names}
             kinds = {name: (view.get_dtype(), tuple(view.get_shape())) for name, view in views.items()}
+            for name, (_, shape) in kinds.items():
+                if len(shape) > _MOST_DIMS:
+                    raise InputError(f"{name} has {len(shape)} dimensions; no tensor of a dump has more than 3")
         missing = [name for name in needed if name not in kinds]
         if missing:
             raise InputError(f"the dump has no tensor {missing[0]!r}; it needs {', '.join(needed)}")
@@ -94,7 +118,10 @@ def _map(path: Path, kinds: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[s
             right = ", ".join(np.dtype(_FILE_DTYPES[k]).name for k in expected) if expected else ", ".join(INPUT_DTYPES)
             raise InputError(f"{name} is stored as {kind}; it must be {right}")
         first, last = header[name]["data_offsets"]
-        tensors[name] = mapped[start + first : start + last].view(_FILE_DTYPES[kind]).reshape(shape)
+        try:
+            tensors[name] = mapped[start + first : start + last].view(_FILE_DTYPES[kind]).reshape(shape)
+        except ValueError as error:  # no byte, and more elements than can be counted
+            raise InputError(f"{name} cannot have the shape {list(shape)}: {one_line(error)}") from error
     return tensors
 
 

@@ -13,6 +13,8 @@ from numba.core.datamodel import models
 from numba.core.imputils import lower_constant
 from numba.extending import NativeValue, overload, register_jitable, register_model, unbox
 
+from kvformat.elements import disk_cache
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 #: IEEE division (x / 0 is Inf, no exception) and no fast-math: nothing is contracted, reordered or flushed
@@ -23,7 +25,9 @@ _MELTED: dict[str, Any] = {**_OPTIONS, "forceinline": True}
 
 def compiled(function: F) -> F:
     """Compile a module-level kernel: cached on disk, runs without the GIL."""
-    return cast("F", njit(cache=True, nogil=True, **_OPTIONS)(function))
+    dispatcher = njit(nogil=True, **_OPTIONS)(function)
+    disk_cache.attach(dispatcher)
+    return cast("F", dispatcher)
 
 
 def specialised(function: Callable[..., Any]) -> Callable[[F], F]:

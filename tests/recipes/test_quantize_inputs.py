@@ -118,8 +118,8 @@ def test_scale_of_a_recipe_that_computes_its_own_is_refused(mode):
         ("fp8_per_token", "fp8_per_token_head"),
         ("golden/nvfp", "golden/nvfp4"),
         ("mxfp4", "nvfp4"),
-        ("NVFP4", "known: compressed-tensors-0.20/fp8_per_tensor"),
-        ("", "known: compressed-tensors-0.20/fp8_per_tensor"),
+        ("NVFP4", "are nvfp4, exact/nvfp4, golden/nvfp4"),
+        ("", "; the closest of "),
     ],
 )
 def test_unknown_recipe_names_others(name, hint):
