@@ -195,6 +195,8 @@ ATTENTION: Mapping[str, tuple[Stream, ...]] = MappingProxyType(
         "v4 window": (_V4_WINDOW,),
         # state of a fixed size, which is no cache of tokens
         "linear": (),
+        # no attention, or that of another layer, which keeps it
+        "none": (),
     }
 )
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
 from typing import Any
 
 from kvformat.cli import main
-from kvformat.sizing import MODELS, modes_of
+from kvformat.errors import InputError
+from kvformat.sizing import MODELS, keys, modes_of, parse_config
 from spec_pages.text import Statement, block, bullets, page, table, wrap
 
 _CONTEXT = 32768
@@ -33,6 +34,14 @@ def files() -> dict[str, str]:
         "latent": _latent(),
         "compressed": _run("size", "deepseek-v4-pro", "--context", "1048576"),
         "window": _run("size", "gpt-oss-20b", "--context", "131072", "--mode", "fp8_per_tensor"),
+        "numbers": _numbers(),
+        "kinds": _kinds(),
+        "families": _families(),
+        "harmless": "\n".join(
+            wrap(f"- {why}: {', '.join(f'`{name}`' for name in names)}", indent="  ")
+            for why, names in keys.HARMLESS.items()
+        ),
+        "refused": block(_refusal()),
         "names": wrap(
             f"MODEL is one of {', '.join(f'`{name}`' for name in MODELS)}, or the path of a `config.json` (or of the "
             "directory it lies in), as models have it on the Hugging Face Hub. `--mode` asks for one mode, "
@@ -40,6 +49,57 @@ def files() -> dict[str, str]:
         ),
     }
     return {"size.md": page("size.md", values)}
+
+
+_MEANINGS = {
+    "layers": "layers", "heads": "query heads", "kv_heads": "heads of K and V", "head_size": "dims per head",
+    "head_size_v": "dims per head of V", "hidden": "width of a token, where dims per head are not given",
+    "window": "tokens that a sliding layer sees", "chunk": "tokens of a chunk", "latent": "dims of a latent row",
+    "rope": "dims of its part with positions", "indexer": "dims of an indexer's key",
+}  # fmt: skip
+_FORMS = {
+    "list": "a name for each layer", "letters": "a letter for each layer", "indices": "the layers that attend",
+    "every": "the last of each so many layers attends", "period": "the layers whose number has this remainder attend",
+    "all": "one name for all layers",
+}  # fmt: skip
+
+
+def _quoted(names: Iterable[object]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _numbers() -> str:
+    rows = [(_MEANINGS[what], _quoted(names)) for what, names in keys.NUMBERS.items()]
+    for kind, numbers in keys.OF_KIND.items():
+        rows += [(f"{_MEANINGS[what]}, {kind} layers", _quoted(names)) for what, names in numbers.items()]
+    return table(("number", "keys, the first that is there counts"), rows)
+
+
+def _kinds() -> str:
+    rows = []
+    for kind in keys.KINDS:
+        if kind.form != "all":
+            name = f"`{kind.key}`" + (f", `{kind.inside}`" if kind.inside else "")
+            meant = {known: [name for name in kind.names if kind.names[name] == known] for known in kind.names.values()}
+            names = "; ".join(f"{known}: {_quoted(names)}" for known, names in meant.items())
+            rows.append((name, _FORMS[kind.form], names if kind.form in ("list", "letters") else "full, else linear"))
+    return table(("key", "what it says", "what the names mean"), rows)
+
+
+def _families() -> str:
+    said = (
+        (family, _quoted(f"{key}: {value}" for key, value in words.items())) for family, words in keys.FAMILIES.items()
+    )
+    return table(("`model_type` begins with", "taken for granted"), [(f"`{family}`", words) for family, words in said])
+
+
+def _refusal() -> str:
+    config = {"num_hidden_layers": 32, "num_attention_heads": 32, "head_dim": 128, "num_kv_groups": 4}
+    try:
+        parse_config(config, name="")
+    except InputError as error:
+        return f"kvformat: config.json: {error}"
+    raise AssertionError("a key that is not read must be refused")
 
 
 def _said(*arguments: str) -> str:
