@@ -74,7 +74,7 @@ FLOORS = (
     {"dump"},
     {"attention"},
     {"verify"},
-    {"diagnose", "lint", "vectors", "checkpoint"},
+    {"diagnose", "lint", "vectors", "checkpoint", "proofs"},
     {"fuzz", "simulate", "torch"},
     {"transformers"},
     {"cli"},

@@ -69,6 +69,33 @@ def show(
     return HOLDS
 
 
+@app.command("prove", short_help="Two recipes on every input that decides their bytes.")
+def prove(
+    left: Annotated[str, typer.Argument(help="Recipe, mode or TOML file.", autocompletion=complete.recipes)],
+    right: Annotated[str, typer.Argument(help="Recipe, mode or TOML file.", autocompletion=complete.recipes)],
+    dtype: Annotated[str, typer.Option(help="Of K and V: bfloat16 or float16.")] = "bfloat16",
+    listed: Annotated[Path | None, typer.Option("--list", help="Write every difference to this CSV file.")] = None,
+    as_json: _AsJson = False,
+) -> int:
+    """Enumerate a complete domain: equal for all of it, or the smallest difference. Status 1: they differ.
+
+    A row is decided by its largest magnitude and x: all 2^30 pairs in bfloat16. What no enumeration decides is refused.
+    """
+    from kvformat.cli import console
+    from kvformat.proofs import prove as enumerate_all
+    from kvformat.proofs.listing import document, write
+
+    with console.progress("prove") as advance:
+        proof = enumerate_all(find(left), find(right), dtype, advance=advance or (lambda _done, _total: None))
+    if listed is not None:
+        write(proof, listed)
+    status = HOLDS if proof.equal else DIFFERENCE
+    if as_json:
+        return print_json(document(proof), status)
+    say(str(proof))
+    return status
+
+
 @app.command("diff", short_help="Two recipes: what differs, and the smallest input that shows it.")
 def diff(
     left: Annotated[str, typer.Argument(help="Recipe, mode or TOML file.", autocompletion=complete.recipes)],
