@@ -70,7 +70,7 @@ FLOORS = (
     {"files"},
     {"slots", "modes", "cache_dtypes", "toml", "candidate", "arrays", "elements"},
     {"recipes", "layouts"},  # side by side: neither knows the other
-    {"cache", "conversion", "sizing", "prefix", "installation"},
+    {"cache", "conversion", "sizing", "prefix", "installation", "flags"},
     {"dump"},
     {"attention"},
     {"verify"},

@@ -33,6 +33,7 @@ def navigation(pages: Iterable[str]) -> Nav:
 
     head: Nav = [
         take("The reference", "README.md"),
+        take("What does this flag store?", "flags.md"),
         take("Which one am I holding?", "which.md"),
         {"Explorer": "explorer.html"},
         take("Glossary", "glossary.md"),

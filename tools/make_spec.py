@@ -22,6 +22,7 @@ from spec_pages import (
     elements,
     explorer,
     faults,
+    flags,
     fuzz,
     glossary,
     holding,
@@ -38,7 +39,7 @@ SPEC = Path(__file__).resolve().parents[1] / "spec"
 
 def generate() -> dict[str, str]:
     """The text of every generated file by its path under spec/. Raises AssertionError for a statement that is false."""
-    text = (index, glossary, holding, recipes, vendors, atlas, sizes, conversions, dtypes, faults, fuzz)
+    text = (index, glossary, holding, recipes, vendors, atlas, sizes, conversions, dtypes, flags, faults, fuzz)
     parts = (*text, elements, layouts, diagrams, explorer)
     return {name: text for part in parts for name, text in part.files().items()}
 

@@ -242,7 +242,8 @@ def _layer(config: _Config, kind: str) -> _Layer:
     if indexer or kind == "indexed":
         raise InputError("index_head_dim: keys of an indexer beside heads of K and V are not read here")
     own = keys.OF_KIND.get("window" if window else "full", {})
-    heads = _number(config, own.get("kv_heads", ()), default=0) or _heads(config, own)
+    times = _number(config, ("swa_times_kv_heads",), default=1) if window else 1
+    heads = _number(config, own.get("kv_heads", ()), default=0) or _heads(config, own) * times
     size = _number(config, own.get("head_size", ()), default=0) or _head_size(config)
     size_v = _number(config, (*own.get("head_size_v", ()), *keys.NUMBERS["head_size_v"]), default=0)
     return "kv", heads, size, size_v or size, window

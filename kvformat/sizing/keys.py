@@ -117,6 +117,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "gemma4": {"global_head_dim": 512},
     "longcat_flash": {"attentions_per_layer": 2},
     "falcon_h1": {"every_layer": "hybrid"},
+    "mimo_v2_flash": {"swa_times_kv_heads": 2},
 }
 #: keys whose other values are not read
 ONLY: Mapping[str, tuple[object, ...]] = {
@@ -131,6 +132,7 @@ _READ = (
     "compress_ratios", "multi_query", "new_decoder_architecture", "multi_query_attention", "attention_k_eq_v",
     "use_cla", "use_sliding_window", "max_window_layers", "sliding_window_pattern", "_sliding_window_pattern",
     "global_attn_every_n_layers", "layer_switch", "per_layer_config", "attn_layer_offset", "attentions_per_layer",
+    "swa_times_kv_heads",
 )  # fmt: skip
 READ: frozenset[str] = frozenset(
     (

@@ -95,6 +95,11 @@ GLM45_AIR = {
     "model_type": "glm4_moe", "num_hidden_layers": 46, "num_attention_heads": 96, "num_key_value_heads": 8,
     "head_dim": 128, "hidden_size": 4096, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
     "num_nextn_predict_layers": 1, "use_qk_norm": False, "attention_bias": True}  # fmt: skip
+# its code doubles the KV heads of sliding layers, unless the file says how many they are
+MIMO_V2 = {
+    "model_type": "mimo_v2_flash", "num_hidden_layers": 48, "num_attention_heads": 64, "num_key_value_heads": 4,
+    "head_dim": 192, "v_head_dim": 128, "hidden_size": 4096, "sliding_window": 128,
+    "layer_types": ["full_attention", *["sliding_attention"] * 5] * 8}  # fmt: skip
 LLAMA4 = {"model_type": "llama4_text", "num_hidden_layers": 4, "num_attention_heads": 4, "head_dim": 8,
           "attention_chunk_size": 8192, "no_rope_layers": [1, 1, 1, 0]}  # fmt: skip
 
@@ -132,6 +137,8 @@ def test_a_public_configuration_is_the_model_of_that_name(config, model):
         (LFM2, {Layers(6, "kv", 8, 64, 64), Layers(10, "linear")}),
         (HUNYUAN_LARGE, {Layers(32, "kv", 8, 128, 128), Layers(32, "none")}),  # every second layer shares
         (HUNYUAN_LARGE | {"use_cla": False}, {Layers(64, "kv", 8, 128, 128)}),
+        (MIMO_V2, {Layers(8, "kv", 4, 192, 128), Layers(40, "kv", 8, 192, 128, 128)}),
+        (MIMO_V2 | {"swa_num_key_value_heads": 6}, {Layers(8, "kv", 4, 192, 128), Layers(40, "kv", 6, 192, 128, 128)}),
         (JETMOE, {Layers(24, "kv", 16, 128, 128)}),
         (LLAMA31, {Layers(32, "kv", 8, 128, 128)}),
         (QWEN3_MOE, {Layers(48, "kv", 4, 128, 128)}),
