@@ -14,13 +14,13 @@ from kvformat import cache
 from kvformat.dump.dump import Dump, Pages
 from kvformat.elements.formats import element
 from kvformat.errors import InputError
-from kvformat.layouts import Layout
+from kvformat.layouts import Layout, Segment
 from kvformat.lint.rules import PADDING, RULES, Places, Rule, Slots, Whole
-from kvformat.modes import MODES
-from kvformat.modes import mode as find_mode
+from kvformat.lint.traits import Traits, traits
 from kvformat.recipes.catalogue import recipe as find_recipe
+from kvformat.recipes.program import Recipe
 from kvformat.slots import check_slots
-from kvformat.verify.identify import SIDES, Side
+from kvformat.verify.identify import Side
 
 #: elements of a side that are looked at together
 _CHUNK = 1 << 20
@@ -59,6 +59,10 @@ class LintReport:
     slots: int
     blocks: int
     layout: dict[str, Any]
+    #: by whose traits the pages were judged
+    recipe: str = ""
+    #: how many rules apply to them
+    rules: int = 0
 
     @property
     def ok(self) -> bool:
@@ -74,6 +78,8 @@ class LintReport:
         """As plain data."""
         return {
             "layout": self.layout,
+            "recipe": self.recipe,
+            "rules": self.rules,
             "blocks": self.blocks,
             "slots": self.slots,
             "counts": self.counts,
@@ -82,8 +88,9 @@ class LintReport:
 
     def __str__(self) -> str:
         judged = f"{self.slots:,} slots in {self.blocks:,} blocks of {self.layout['name']} {self.layout['mode']}"
+        judged = f"{judged}, by {self.recipe}"
         if self.ok:
-            return f"nothing found in {judged}; {len(RULES)} rules"
+            return f"nothing found in {judged}; {self.rules} rules"
         lines = [f"{sum(self.counts.values()):,} findings in {judged}"]
         for rule, count in self.counts.items():
             lines.append(
@@ -99,62 +106,95 @@ def lint(
     *,
     layout: Layout | None = None,
     slot_mapping: ArrayLike | None = None,
+    recipe: str | Recipe | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> LintReport:
-    """Look at pages for what right ones never show: every rule of `RULES`.
+    """Look at pages for what right ones never show: every rule of `RULES` that applies to what they store.
 
     pages: uint8 (num_blocks, page_bytes) of `layout`, or a dump, whose K and V are not looked at. slot_mapping: the
-    slots that hold tokens, integers; without it, those whose bytes are not all one and the same. progress: called with
-    (blocks done, blocks in all). Raises InputError for pages that are none of the layout, or hold nothing.
+    slots that hold tokens, integers; without it, those whose bytes are not all one and the same. recipe: what wrote
+    them; without it what a dump declares, or what the layout's engine uses. progress: called with (blocks done, blocks
+    in all). Raises InputError for pages that are none of the layout, that hold nothing, or of another recipe's mode.
     """
     if isinstance(pages, Dump):
-        return _lint(pages.pages, pages.layout, pages.slot_mapping, progress)
+        how = pages.recipe if recipe is None else recipe
+        return _lint(pages.pages, pages.layout, pages.slot_mapping, how, progress)
     if layout is None:
         raise InputError("pages alone do not say how they are laid out: give a layout")
     array = np.asarray(pages)
     if array.dtype != np.uint8 or array.ndim != 2 or array.shape[1] != layout.page_bytes or not len(array):
         raise InputError(f"pages must be uint8 (num_blocks, {layout.page_bytes}); got {array.dtype} {array.shape}")
     mapped = None if slot_mapping is None else check_slots(slot_mapping, len(array) * layout.block_size)
-    return _lint(array, layout, mapped, progress)
+    return _lint(array, layout, mapped, recipe, progress)
 
 
-def lint_file(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> LintReport:
+def lint_file(
+    path: str | os.PathLike[str],
+    recipe: str | Recipe | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> LintReport:
     """`lint` of a safetensors file: a dump, or its `pages` and metadata alone, with `slot_mapping` or without."""
     held = Pages.load(path)
-    return _lint(held.pages, held.layout, held.slot_mapping, progress)
+    return _lint(held.pages, held.layout, held.slot_mapping, held.recipe if recipe is None else recipe, progress)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Dims of a side that one recipe covers, and what right pages of it show."""
+
+    segment: Segment
+    recipe: Recipe
+    traits: Traits
+    leads: bool
+
+    @property
+    def side(self) -> Side:
+        return self.segment.side
+
+
+def _parts(layout: Layout, how: Recipe) -> Iterator[_Part]:
+    for side in layout.sides:
+        for segment in layout.segments(side):
+            own, _ = cache.covering(segment, how, None)
+            yield _Part(segment, own, traits(own), leads=side == layout.sides[0] and segment.dims.start == 0)
 
 
 def _lint(
     pages: NDArray[np.uint8],
     layout: Layout,
     mapped: NDArray[np.int64] | None,
+    recipe: str | Recipe | None,
     progress: Callable[[int, int], None] | None,
 ) -> LintReport:
-    if not layout.uniform:
-        raise InputError(f"layout {layout.name} does not store K and V in one format each; lint has no rules for that")
-    if layout.mode not in MODES:
-        raise InputError(f"lint has no rules for mode {layout.mode}; it has some for {', '.join(MODES)}")
+    how = find_recipe(layout.recipe if recipe is None else recipe)
+    if how.mode != layout.mode:
+        raise InputError(f"recipe {how.name} is for mode {how.mode}, but the layout is for mode {layout.mode}")
+    cache.check_fits(layout, how)
     found = _Found()
+    parts = list(_parts(layout, how))
     wholes = [
-        _Gathered(layout, rule, side, rule.whole())
+        _Gathered(layout, part, rule, rule.whole())
         for rule in RULES.values()
-        if rule.whole is not None and layout.mode in rule.modes
-        for side in SIDES
+        for part in parts
+        if rule.whole is not None and rule.applies(part.traits)
     ]
     written = _mapped(layout, len(pages), mapped)
     slots = 0
     row = layout.block_size * layout.num_kv_heads * max(layout.head_size, layout.head_size_v)
     step = max(1, _CHUNK // row)
     for start in range(0, len(pages), step):
-        part = np.ascontiguousarray(pages[start : start + step])
+        some = np.ascontiguousarray(pages[start : start + step])
         mask = None if written is None else written[start * layout.block_size : (start + step) * layout.block_size]
-        blank = _blank(layout, part)
-        views = {side: _view(layout, part, side, mask, blank) for side in SIDES}
-        slots += int(np.count_nonzero(views["k"].written))
-        for broken in _broken(layout, part, views, start):
-            found.add(*broken)
-        for whole in wholes:
-            whole.add(views[whole.side], start)
+        blank = _blank(layout, some)
+        slots += int(np.count_nonzero(~blank if mask is None else mask))
+        for part in parts:
+            view = _view(layout, some, part, mask, blank)
+            for broken in _broken(layout, part, view, start):
+                found.add(*broken)
+            for whole in wholes:
+                if whole.part is part:
+                    whole.add(view, start)
+        _look_at_padding(layout, some, start, found)
         if progress is not None:
             progress(min(start + step, len(pages)), len(pages))
     if not slots:
@@ -163,7 +203,8 @@ def _lint(
         found.add(*whole.judged())
     ordered = {rule: found.counts[rule] for rule in RULES if found.counts.get(rule)}
     listed = tuple(each for rule in ordered for each in found.first[rule])
-    return LintReport(listed, ordered, slots, len(pages), layout.spec)
+    applied = sum(any(rule.applies(part.traits) for part in parts) for rule in RULES.values())
+    return LintReport(listed, ordered, slots, len(pages), layout.spec, how.name, applied)
 
 
 class _Found:
@@ -186,8 +227,8 @@ def _place(found: Finding) -> tuple[int, int, int, str, str, int]:
 class _Gathered:
     """A rule that is judged over the whole cache: its evidence, and where it is broken if it is."""
 
-    def __init__(self, layout: Layout, rule: Rule, side: Side, whole: Whole) -> None:
-        self.side = side
+    def __init__(self, layout: Layout, part: _Part, rule: Rule, whole: Whole) -> None:
+        self.part = part
         self._layout, self._rule, self._whole = layout, rule, whole
         self._count = 0
         self._places: list[Finding] = []
@@ -199,7 +240,7 @@ class _Gathered:
             part, mask = places
             self._count += int(np.count_nonzero(mask))
             listed = np.argwhere(mask)[: _LISTED - len(self._places)]
-            self._places += [_finding(self._layout, self._rule, self.side, part, each, "", first) for each in listed]
+            self._places += [_finding(self._layout, self._rule, self.part, part, each, "", first) for each in listed]
 
     def judged(self) -> tuple[Rule, int, list[Finding]]:
         """The rule, how often it is broken, and the first places."""
@@ -227,60 +268,65 @@ def _blank(layout: Layout, pages: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def _view(
-    layout: Layout, pages: NDArray[np.uint8], side: Side, mapped: NDArray[np.bool_] | None, blank: NDArray[np.bool_]
+    layout: Layout, pages: NDArray[np.uint8], part: _Part, mapped: NDArray[np.bool_] | None, blank: NDArray[np.bool_]
 ) -> Slots:
-    how = find_recipe(layout.mode)
     slots = np.arange(len(pages) * layout.block_size)
-    loaded = cache.load(layout, pages, slots, side, how, np.float32(1))
-    shape = (len(slots), layout.num_kv_heads)
-    written = ~blank if mapped is None else mapped
-    if how.element is None:
+    loaded = cache.load(layout, pages, slots, part.side, part.recipe, np.float32(1), part.segment)
+    shape = loaded.codes.shape[:2]
+    scales = np.zeros((*shape, 0), np.float32)
+    if part.recipe.element is None:
         with np.errstate(invalid="ignore"):
             values = loaded.codes.astype(np.float32)
-        scales, scale_kind, kind = np.zeros((*shape, 0), np.float32), "", str(layout.dtype)
     else:
-        fmt = element(how.element)
+        fmt = element(part.recipe.element)
         values = fmt.values()[loaded.codes.view(np.uint8) & np.uint8(fmt.codes - 1)]
-        kind, scale_kind = how.element, find_mode(layout.mode).page_scale or ""
-        scales = np.zeros((*shape, 0), np.float32)
-        if scale_kind:
+        if part.traits.scale_kind:
             raw = loaded.scales.reshape(*shape, -1)
-            scales = raw if scale_kind == "float32" else element(scale_kind).values()[raw]
-    swizzled = side == "v" and layout.v_scales == "swizzled"
+            scales = raw if part.traits.scale_kind == "float32" else element(part.traits.scale_kind).values()[raw]
     return Slots(
-        side, layout.mode, kind, layout.block_size, written, mapped is not None, blank, loaded.codes, values, scales,
-        scale_kind, swizzled,
-    )  # fmt: skip
+        side=part.side,
+        leads=part.leads,
+        traits=part.traits,
+        block_size=layout.block_size,
+        written=~blank if mapped is None else mapped,
+        known=mapped is not None,
+        blank=blank,
+        codes=loaded.codes,
+        values=values,
+        scales=scales,
+        swizzled=part.side == "v" and layout.v_scales == "swizzled",
+    )
 
 
-def _broken(
-    layout: Layout, pages: NDArray[np.uint8], views: dict[Side, Slots], first: int
-) -> Iterator[tuple[Rule, int, list[Finding]]]:
+def _broken(layout: Layout, part: _Part, view: Slots, first: int) -> Iterator[tuple[Rule, int, list[Finding]]]:
     for rule in RULES.values():
-        for side, view in views.items() if layout.mode in rule.modes and rule is not PADDING else ():
-            for part, mask, text in rule.find(view):
-                count = int(np.count_nonzero(mask))
-                if count:
-                    places = np.argwhere(mask)[:_LISTED]
-                    yield rule, count, [_finding(layout, rule, side, part, place, text, first) for place in places]
+        for name, mask, text in rule.find(view) if rule.applies(part.traits) and rule is not PADDING else ():
+            count = int(np.count_nonzero(mask))
+            if count:
+                places = np.argwhere(mask)[:_LISTED]
+                yield rule, count, [_finding(layout, rule, part, name, place, text, first) for place in places]
+
+
+def _look_at_padding(layout: Layout, pages: NDArray[np.uint8], first: int, found: _Found) -> None:
     padding = pages[:, layout.natural_bytes :]
     if padding.shape[1]:
         blocks = np.flatnonzero((padding != padding[:, :1]).any(axis=1))
-        found = [_in_padding(layout, padding[block], int(block) + first) for block in blocks[:_LISTED]]
-        if found:
-            yield PADDING, len(blocks), found
+        if len(blocks):
+            listed = [_in_padding(layout, padding[block], int(block) + first) for block in blocks[:_LISTED]]
+            found.add(PADDING, len(blocks), listed)
 
 
 def _finding(
-    layout: Layout, rule: Rule, side: Side, part: str, place: NDArray[np.int64],
+    layout: Layout, rule: Rule, held: _Part, part: str, place: NDArray[np.int64],
     text: str | Callable[[NDArray[np.int64]], str], first: int,
 ) -> Finding:  # fmt: skip
     block, slot = divmod(int(place[0]), layout.block_size)
-    region = layout.region(side=side, part=part)
-    dim = region.first_dim + int(place[2]) * region.dims_per_entry
-    where = layout.locate(side=side, slot=slot, head=int(place[1]), dim=dim, part=part)
+    width = len(held.segment.dims) // held.recipe.inner.granularity.columns(len(held.segment.dims)) if (
+        part == "scale" and held.recipe.inner is not None) else 1  # fmt: skip
+    dim = held.segment.dims.start + int(place[2]) * width
+    where = layout.locate(side=held.side, slot=slot, head=int(place[1]), dim=dim, part=part)
     said = text if isinstance(text, str) else text(place)
-    return Finding(rule.id, block + first, slot, int(place[1]), side, part, where.byte, said)
+    return Finding(rule.id, block + first, slot, int(place[1]), held.side, part, where.byte, said)
 
 
 def _in_padding(layout: Layout, padding: NDArray[np.uint8], block: int) -> Finding:

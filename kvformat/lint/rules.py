@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from kvformat.elements.formats import element
 from kvformat.lint import statistics
+from kvformat.lint.traits import Traits
 from kvformat.verify.identify import Side
 
 Mask = NDArray[np.bool_]
@@ -22,23 +23,21 @@ Breach = tuple[Literal["code", "scale"], Mask, str | Callable[[NDArray[np.int64]
 #: the same for a rule that is judged when all pages have been seen
 Places = tuple[Literal["code", "scale"], Mask]
 
-_PER_ROW = ("fp8_per_token_head", "int8_per_token_head")
-_SCALED = (*_PER_ROW, "nvfp4")
-_FP8 = ("fp8_per_tensor", "fp8_per_token_head")
-#: scales from here on are on no engine's floor: vLLM's is 1e-6, e4m3fn block scales below 2^-6 are subnormal
-_ABOVE_FLOORS = {"float32": 2e-6, "e4m3fn": 2.0**-6}
 #: rows that a majority is made of
 _MANY = 4
+#: distinct magnitudes that a row of a few constants does not show
+_SPREAD = 4
 
 
 @dataclass(frozen=True)
 class Slots:
-    """One side of some slots, as a reader finds them. `written` says which of them hold a token."""
+    """Dims of one side of some slots, as a reader finds them. `written` says which of them hold a token."""
 
     side: Side
-    mode: str
-    #: element format of the codes; mode none: the dtype of the values
-    kind: str
+    #: whether these dims stand for the whole slot: they are the first ones that its page stores
+    leads: bool
+    #: what right pages of the recipe show
+    traits: Traits
     block_size: int
     #: slots of all blocks, block by block: (slots,)
     written: Mask
@@ -50,11 +49,20 @@ class Slots:
     codes: Array
     #: values of the codes, float32 (slots, heads, dims)
     values: Array
-    #: values (slots, heads, columns) and format of the scales in the page; no columns where there are none
+    #: values (slots, heads, columns) of the scales in the page; no columns where there are none
     scales: Array
-    scale_kind: str
     #: whether the scales lie in the 4-token swizzle
     swizzled: bool
+
+    @property
+    def kind(self) -> str:
+        """Element format of the codes; mode none: ""."""
+        return self.traits.kind
+
+    @property
+    def scale_kind(self) -> str:
+        """Format of the scales, "" where there are none."""
+        return self.traits.scale_kind
 
     @property
     def groups(self) -> Array:
@@ -89,7 +97,8 @@ class Rule:
     reason: str
     #: a public case
     source: str
-    modes: tuple[str, ...]
+    #: whose pages it looks at
+    applies: Callable[[Traits], bool]
     #: where single slots break it
     find: Callable[[Slots], Iterator[Breach]] = _nothing
     #: or what gathers the evidence, where only the whole cache can break it
@@ -108,6 +117,13 @@ def _zero_scale(slots: Slots) -> Mask:
     return broken
 
 
+def _magnitudes(rows: Array) -> Array:
+    """How many magnitudes other than 0 each row shows: (rows, elements) to (rows,)."""
+    ordered = np.sort(rows, axis=1)
+    counts: Array = np.count_nonzero((np.diff(ordered, axis=1) > 0) & (ordered[:, 1:] > 0), axis=1)
+    return counts + (ordered[:, 0] > 0)
+
+
 class _OneForAll:
     """Scales of 1.0 by the majority: a single row may well have an amax of 127 or 448."""
 
@@ -120,6 +136,7 @@ class _OneForAll:
         largest = slots.groups.max(axis=3)
         spread = (largest > 0) & slots.written[:, None, None]
         one = (slots.scales == 1) & spread
+        one[one] = _magnitudes(slots.groups[one]) >= _SPREAD  # rows of constants may well have it
         self._ones += int(np.count_nonzero(one))
         self._spread += int(np.count_nonzero(spread))
         self._largest.update(np.unique(largest[spread]).tolist())
@@ -135,12 +152,11 @@ class _OneForAll:
 
 
 def _below_top(slots: Slots) -> Iterator[Breach]:
-    """The largest code of a row is the format's largest: its scale was made of it. 4over6 also makes it 4 of 6."""
-    top = element(slots.kind).max
-    least = {"int8": 126.0, "e2m1fn": 4.0}.get(slots.kind, top)
+    """The largest code of a row reaches what the recipe's scale makes of any amax."""
+    least = slots.traits.least_top
     largest = slots.groups.max(axis=3)
     with np.errstate(invalid="ignore"):
-        judged = (slots.scales > _ABOVE_FLOORS[slots.scale_kind]) & np.isfinite(slots.scales) & (largest > 0)
+        judged = (slots.scales > slots.traits.floor) & np.isfinite(slots.scales) & (largest > 0)
     if slots.scale_kind != "float32":
         judged &= slots.scales < element(slots.scale_kind).max
     broken = judged & (largest < least) & slots.written[:, None, None]
@@ -148,16 +164,19 @@ def _below_top(slots: Slots) -> Iterator[Breach]:
         yield (
             "scale",
             broken,
-            lambda place: f"the largest magnitude under this scale is {float(largest[tuple(place)]):g}, not {top:g}",
+            lambda place: f"the largest magnitude under this scale is {float(largest[tuple(place)]):g}, not {least:g}",
         )
 
 
 def _at_top(slots: Slots) -> Iterator[Breach]:
-    """A scale that is too small makes most codes of a row the largest one."""
+    """A scale that is too small makes most codes of a row the largest one, and the rest anything.
+
+    Rows of a few constants have most of their codes at the top, too, and are right: they show few magnitudes.
+    """
     top = element(slots.kind).max
-    share = np.count_nonzero(slots.groups >= top, axis=3)
-    count = slots.groups.shape[3]
-    broken = (2 * share > count) & (count >= 8) & slots.written[:, None, None]
+    groups = slots.groups
+    broken = (2 * np.count_nonzero(groups >= top, axis=3) > groups.shape[3]) & slots.written[:, None, None]
+    broken[broken] = _magnitudes(groups[broken]) > _SPREAD
     if broken.any():
         yield "scale", broken, f"more than half of the codes under this scale are the largest, {top:g}"
 
@@ -174,17 +193,21 @@ def _unwritten(slots: Slots) -> Iterator[Breach]:
     """A slot that should hold a token and has one and the same byte throughout; or one before a written one.
 
     The bytes of a token of zeros are all 0, too, and such a one is right; but a float32 scale of zeros is 1 or a floor.
+    A token of another constant may be right where others of its block are constants.
     """
-    if slots.side != "k":  # the bytes of both sides were compared
+    if not slots.leads:  # the bytes of all dims were compared
         return
+    blocks = slots.written.reshape(-1, slots.block_size)
     if slots.known:
         missing = slots.written & slots.blank
     else:
-        blocks = slots.written.reshape(-1, slots.block_size)
         later = np.cumsum(blocks[:, ::-1], axis=1)[:, ::-1] > 0
         missing = (~blocks & later).reshape(-1)
     if slots.scale_kind != "float32":
         missing &= (slots.values != 0).any(axis=(1, 2))
+        rows = (slots.values != slots.values[..., :1]).any(axis=(1, 2))
+        varied = (rows & slots.written).reshape(blocks.shape).sum(axis=1)
+        missing &= (varied > missing.reshape(blocks.shape).sum(axis=1) * _MANY).repeat(slots.block_size)
     if missing.any():
         mask = np.zeros(slots.codes.shape, bool)
         mask[missing, 0, 0] = True
@@ -202,18 +225,21 @@ def _poison(slots: Slots) -> Iterator[Breach]:
 
 
 class _NegativeZeros:
+    """Numbers of one sign that underflow leave zeros of one sign: both signs must be among the other codes."""
+
     def __init__(self) -> None:
-        self._negative = self._zeros = 0
+        self._negative = self._zeros = self._above = 0
 
     def add(self, slots: Slots) -> Places | None:
         zero = (slots.values == 0) & slots.written[:, None, None]
         negative = np.signbit(slots.values) & zero
         self._zeros += int(np.count_nonzero(zero))
         self._negative += int(np.count_nonzero(negative))
+        self._above += int(np.count_nonzero((slots.values > 0) & slots.written[:, None, None]))
         return "code", negative
 
     def verdict(self) -> str | None:
-        every = self._negative >= 32 and self._negative == self._zeros
+        every = self._negative >= 32 and self._negative == self._zeros and self._above >= 32
         return "this zero is negative, as are all of them" if every else None
 
 
@@ -242,7 +268,7 @@ class _OtherSwizzle:
 
     def add(self, slots: Slots) -> Places | None:
         full: Mask = np.asarray(slots.written.reshape(-1, slots.block_size).all(axis=1))
-        if slots.block_size % 4 or slots.scales.shape[2] % 4 or not full.any():
+        if slots.block_size % 4 or not slots.scales.shape[2] or slots.scales.shape[2] % 4 or not full.any():
             return None
         first = self._alike is None
         if self._alike is None:
@@ -263,13 +289,25 @@ def _entry(shape: tuple[int, ...], slot: Any) -> Mask:
     return mask
 
 
+def _any(_: Traits) -> bool:
+    return True
+
+
+def _scaled(traits: Traits) -> bool:
+    return bool(traits.scale_kind)
+
+
+def _codes_with_nan(traits: Traits) -> bool:
+    return bool(traits.kind) and bool(element(traits.kind).nan_codes) and not traits.zeros_are_nan
+
+
 _RULES = (
     Rule(
         "scale-not-finite",
         "a scale is NaN or Inf",
         "it makes every value that it covers NaN or Inf, zeros included",
         "NVIDIA/Model-Optimizer#1397",
-        _SCALED,
+        _scaled,
         _scales_where(lambda slots: ~np.isfinite(slots.scales), "the scale is not finite"),
     ),
     Rule(
@@ -277,7 +315,7 @@ _RULES = (
         "a scale has its sign bit set",
         "a scale is made of a magnitude; a sign bit says that these bytes are something else",
         "NVIDIA/Model-Optimizer#1397",
-        _SCALED,
+        lambda each: _scaled(each) and each.scale_kind != "e8m0fnu",
         _scales_where(lambda slots: np.signbit(slots.scales) & ~np.isnan(slots.scales), "the scale is negative"),
     ),
     Rule(
@@ -285,7 +323,7 @@ _RULES = (
         "a scale is 0 where codes are not",
         "all values are read as 0: the scale was reset, or never set",
         "vllm-project/vllm#25800, InfiniTensor/InfiniLM#553",
-        _SCALED,
+        lambda each: _scaled(each) and each.scale_kind != "e8m0fnu",
         _scales_where(_zero_scale, "the scale is 0, but codes are not"),
     ),
     Rule(
@@ -293,7 +331,7 @@ _RULES = (
         "most scales are exactly 1.0 where codes are spread",
         "1.0 is what scales are before somebody sets them",
         "vllm-project/vllm#51091, #54624",
-        _SCALED,
+        lambda each: _scaled(each) and not each.powers,
         whole=_OneForAll,
     ),
     Rule(
@@ -301,7 +339,7 @@ _RULES = (
         "the largest code under a scale is not the format's largest",
         "a scale is amax / QMAX, so amax itself becomes QMAX: another QMAX, a stale scale, or codes of other elements",
         "ROCm/aiter#3912; vllm-project/vllm#32201, #45681",
-        _SCALED,
+        _scaled,
         _below_top,
     ),
     Rule(
@@ -309,7 +347,7 @@ _RULES = (
         "most codes under a scale are the largest",
         "the scale is too small for what it covers",
         "weicj/vLLM-2080Ti-Definitive#106, #109; sgl-project/sglang#18373",
-        _PER_ROW,
+        lambda each: _scaled(each) and element(each.kind).bits == 8,
         _at_top,
     ),
     Rule(
@@ -317,7 +355,7 @@ _RULES = (
         "a code is NaN",
         "one NaN in a key makes its whole softmax row NaN; 0x7F in every row is the largest value of e4m3fnuz",
         "sgl-project/sglang#18373; vllm-project/vllm#45720, #3290",
-        _FP8,
+        _codes_with_nan,
         _nan_codes,
     ),
     Rule(
@@ -325,7 +363,7 @@ _RULES = (
         "a value is NaN or Inf",
         "one NaN in a key makes its whole softmax row NaN",
         "sgl-project/sglang#18373",
-        ("none",),
+        lambda each: not each.kind,
         _not_finite,
     ),
     Rule(
@@ -333,7 +371,7 @@ _RULES = (
         "the codes are spread as in another format",
         "writer and reader take the dtype from different places",
         "vllm-project/vllm#54341, #45720",
-        (*_FP8, "int8_per_token_head", "nvfp4"),
+        lambda each: statistics.has_rivals(each.kind),
         whole=_OtherFormat,
     ),
     Rule(
@@ -341,7 +379,7 @@ _RULES = (
         "block scales of neighbouring tokens are alike only in another swizzle",
         "channels keep their size from token to token; the right order shows that",
         "vllm-project/vllm#50084; flashinfer-ai/flashinfer#2954",
-        ("nvfp4",),
+        lambda each: each.swizzles,
         whole=_OtherSwizzle,
     ),
     Rule(
@@ -349,7 +387,7 @@ _RULES = (
         "every zero is a negative zero",
         "a sign bit made of (2 - sign(x)) // 2 is 1 for 0",
         "NVIDIA Model Optimizer 0.47.0 mxfp4_tensor.py",
-        (*_FP8, "nvfp4"),
+        lambda each: bool(each.kind) and element(each.kind).kind == "float" and not each.zero_is_negative,
         whole=_NegativeZeros,
     ),
     Rule(
@@ -357,7 +395,7 @@ _RULES = (
         "a slot that should hold a token was never written",
         "a reader takes what lies there for a token",
         "huggingface/transformers#46765; vllm-project/vllm#49716",
-        ("none", "fp8_per_tensor", *_SCALED),
+        _any,
         _unwritten,
     ),
     Rule(
@@ -365,7 +403,7 @@ _RULES = (
         "NaN or Inf in a slot without a token, beside slots with one",
         "attention multiplies it by a weight of 0, and 0 * NaN is NaN",
         "Dao-AILab/flash-attention#1745, #2374; nod-ai/amd-shark-ai#665",
-        ("none", "fp8_per_tensor", *_SCALED),
+        _any,
         _poison,
     ),
 )
@@ -376,7 +414,7 @@ PADDING = Rule(
     "the padding of a page is not one and the same byte",
     "somebody wrote there: a stride or a row is longer than the reader's",
     "vllm-project/vllm#49716; FlashML-org/FreeToken#354",
-    ("none", "fp8_per_tensor", *_SCALED),
+    _any,
 )
 
 #: every rule by id

@@ -15,56 +15,78 @@ Array = NDArray[Any]
 
 #: formats that a byte, or a nibble, may be a code of. The fnuz twins have the spread of the others.
 _RIVALS = {8: ("e4m3fn", "e5m2", "int8"), 4: ("e2m1fn", "int4")}
-#: how many times likelier per code, in nats, another format must make the codes, and how many codes it takes
-_MARGIN = 0.1
+#: codes that are not zero, from which on a spread says anything
 _CODES = 1024
+#: entropy in nats that codes must have to be spread at all; normal numbers have 2.3 in e2m1fn, more in 8 bits
+_VARIED = 1.5
+#: nats per code that the best mixture of another format may miss the codes by, and by how much more the own one must
+_FITS, _MARGIN = 0.15, 0.2
 #: how many tokens it takes to tell swizzles apart
 _TOKENS = 64
-#: standard deviations tried, relative to a format's largest value
-_SIZES = 2.0 ** -np.arange(0.5, 14, 0.5)
+#: standard deviations that are mixed, relative to a format's largest value
+_SIZES = 2.0 ** -np.arange(-1, 20, 0.5)
+_STEPS = 100
+
+
+def has_rivals(name: str) -> bool:
+    """Whether codes of this format can be told from those of others."""
+    return bool(name) and name in _RIVALS.get(element(name).bits, ())
 
 
 class Spread:
-    """In which format codes are spread much more like numbers around 0 than in their own.
+    """Whether codes are spread like numbers around 0 in another format, and in their own like no such numbers.
 
-    Each row of codes is taken for draws from a mixture of normal distributions whose widths lie a few binades apart, as
-    K and V have channels of different size; the widest is fitted to the row.
+    Numbers of all sizes are mixtures of normal distributions of different widths: with channels, heads and tokens of
+    different size, log-uniform ones too. Each format's best mixture is fitted to all codes that are not zero in their
+    own format, so that zeros, of which right pages may be full, say nothing. Constants and other numbers that no
+    mixture explains in any format say nothing either.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
-        rivals = _RIVALS[element(name).bits]
-        self._likelihood = dict.fromkeys(rivals, 0.0) if name in rivals else {}
-        self._codes = 0
+        self._counts = np.zeros(element(name).codes, np.int64)
 
     def add(self, codes: Array) -> None:
-        """Take in rows of codes (..., dims), one per byte."""
-        count = element(self.name).codes
-        rows = codes.view(np.uint8).reshape(-1, codes.shape[-1]) & np.uint8(count - 1)
-        places = np.arange(len(rows))[:, None] * count + rows
-        counts = np.bincount(places.reshape(-1), minlength=len(rows) * count).reshape(-1, count).astype(np.float32)
-        self._codes += rows.size
-        for each in self._likelihood:
-            best = (counts @ _log_masses(each).T).max(axis=1)
-            self._likelihood[each] += float(best.sum(dtype=np.float64))
+        """Take in codes of any shape, one per byte."""
+        patterns = codes.reshape(-1).view(np.uint8) & np.uint8(len(self._counts) - 1)
+        self._counts += np.bincount(patterns, minlength=len(self._counts))
 
     def better_format(self) -> str | None:
         """That format; None if there is none."""
-        if self._codes < _CODES or not self._likelihood:
+        fmt = element(self.name)
+        kept = fmt.values() != 0
+        counts = self._counts[kept]
+        total = int(counts.sum())
+        if total < _CODES or _entropy(counts / total) < _VARIED:
             return None
-        best = max((each for each in self._likelihood if each != self.name), key=lambda each: self._likelihood[each])
-        gained = (self._likelihood[best] - self._likelihood[self.name]) / self._codes
-        return best if gained > _MARGIN else None
+        missed = {each: _missed(counts / total, _masses_of(each)[:, kept]) for each in _RIVALS[fmt.bits]}
+        best = min((each for each in missed if each != self.name), key=lambda each: missed[each])
+        # what is counted lies off any law by so much by chance
+        chance = len(counts) / (2 * total)
+        return best if missed[best] < _FITS + chance and missed[self.name] > missed[best] + _MARGIN else None
+
+
+def _entropy(shares: Array) -> float:
+    """In nats."""
+    seen = shares[shares > 0]
+    return -float((seen * np.log(seen)).sum())
+
+
+def _missed(shares: Array, masses: Array) -> float:
+    """How far the shares (codes) are from the best mixture of masses (widths, codes): Kullback-Leibler, in nats."""
+    masses = masses / masses.sum(axis=1, keepdims=True)
+    weights = np.full(len(masses), 1 / len(masses))
+    for _ in range(_STEPS):  # expectation, maximisation
+        weights = weights * (masses @ (shares / (weights @ masses)))
+    mixed, seen = weights @ masses, shares > 0
+    return float((shares[seen] * np.log(shares[seen] / mixed[seen])).sum())
 
 
 @cache
-def _log_masses(name: str) -> NDArray[np.float32]:
-    """The log of P(code), for each width: (widths, codes)."""
+def _masses_of(name: str) -> Array:
+    """P(code) for each width: (widths, codes). One code in 10^4 is anything."""
     fmt = element(name)
-    # widths w, w / 2, w / 4, w / 8 in equal parts; one code in 10^4 is anything
-    masses = [np.mean([_masses(fmt, float(size) * 2.0**-k) for k in range(4)], axis=0) for size in _SIZES]
-    table: NDArray[np.float32] = np.log(0.9999 * np.array(masses) + 0.0001 / fmt.codes).astype(np.float32)
-    return table
+    return np.array([0.9999 * _masses(fmt, float(size)) + 0.0001 / fmt.codes for size in _SIZES])
 
 
 def _masses(fmt: ElementFormat, size: float) -> Array:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import ml_dtypes
 import numpy as np
 import pytest
 
+import kvformat as kvf
 from kvformat import InputError, PagedCache, layout, lint
+from kvformat import cache as caching
 from kvformat.lint import linter
+from kvformat.lint.linter import lint_file
 from kvformat.lint.rules import RULES
+from kvformat.modes import MODES as MODES_OF_GOLDEN
+from kvformat.modes import RECORDS
+from kvformat.recipes import plain
+from tests.lint import corpus
 from tests.verify.profiles import PROFILES, key_value
 
 MODES = ("none", "fp8_per_tensor", "fp8_per_token_head", "int8_per_token_head", "nvfp4")
@@ -150,10 +159,12 @@ def test_codes_that_do_not_reach_the_top_are_found():
         assert counts.get("top-not-reached" if divisor == 240 else "saturated", 0) >= 50
 
 
-def test_int8_rows_in_which_most_codes_are_the_largest_are_found():
+def test_int8_rows_in_which_most_codes_are_the_largest_are_found_and_rows_of_a_constant_are_right():
     made, pages = right_pages("int8_per_token_head")
     at = made.locate(side="v", slot=5, head=0, dim=0).byte
-    pages[1, at : at + DIMS] = np.where(np.arange(DIMS) % 2, 127, 129)  # 129 is -127
+    pages[1, at : at + DIMS] = np.where(np.arange(DIMS) % 2, 127, 129)  # 129 is -127: a row of +-c
+    assert "saturated" not in lint(pages, layout=made).counts
+    pages[1, at : at + 6] = [3, 17, 40, 99, 120, 250]
     (found,) = of_rule(lint(pages, layout=made), "saturated")
     assert (found.block, found.slot, found.head, found.side) == (1, 5, 0, "v")
 
@@ -329,21 +340,142 @@ def test_what_is_no_page_of_the_layout_is_refused():
         lint(np.zeros((2, made.page_bytes), np.uint8), layout=made, slot_mapping=[99])
 
 
+def test_pages_of_another_mode_s_recipe_are_refused():
+    made = laid("nvfp4")
+    with pytest.raises(InputError, match="recipe golden/int8_per_token_head is for mode int8_per_token_head"):
+        lint(np.ones((1, made.page_bytes), np.uint8), layout=made, recipe="int8_per_token_head")
+
+
+# --- right pages of every kind of numbers, mode and writer -----------------------------------------------------------
+
+EVERY_MODE = [mode for mode in (*MODES_OF_GOLDEN, *RECORDS) if corpus.writers(mode)]
+COMPILED = [mode for mode in EVERY_MODE if all(corpus.needs_engine(recipe) for recipe, _ in corpus.writers(mode))]
+
+
+def alarms(mode, pages, **options):
+    """The caches in which something is found, and how many were looked at."""
+    found, count, refused = [], 0, ""
+    for what, told, right in corpus.caches(mode, pages, **options):
+        count += 1
+        try:
+            report = lint(right, **told)
+        except InputError as error:  # a page of one byte alone looks like one that was never written
+            refused = str(error)
+            report = None
+        if report is None and "nothing to judge" not in refused:
+            found.append(f"{what}: {refused}")
+        if report is not None and not report.ok:
+            found.append(f"{what}: {report.findings[0]}")
+    return found, count
+
+
+def test_every_mode_that_some_layout_holds_has_a_writer():
+    assert {*MODES_OF_GOLDEN, *RECORDS} - set(EVERY_MODE) == {"fp8_per_head", "int8_per_tile"} & {*RECORDS}
+    assert COMPILED == ["int4_per_token_head"]
+
+
 @pytest.mark.parametrize(
-    "name, mode, says",
-    [
-        (
-            "vllm-0.33",
-            "int4_per_token_head",
-            "lint has no rules for mode int4_per_token_head; it has some for none, fp8",
-        ),
-        ("sglang", "mxfp8", "lint has no rules for mode mxfp8"),
-        ("vllm-0.33-mla", "fp8_ds_mla", "does not store K and V in one format each; lint has no rules for that"),
-    ],
+    "mode", [pytest.param(mode, marks=pytest.mark.slow if mode in COMPILED else ()) for mode in EVERY_MODE]
 )
-def test_pages_without_rules_are_refused_and_not_called_clean(name, mode, says):
-    sizes = {} if name.endswith("mla") else {"num_kv_heads": 2, "head_size": 64}
-    page = layout(name, mode=mode, block_size=32, **sizes)
-    pages = np.random.default_rng(0).integers(0, 256, (1, page.page_bytes), np.uint8)
-    with pytest.raises(InputError, match=says):
-        lint(pages, layout=page)
+def test_nothing_is_found_in_300_right_pages_of_every_kind_and_writer(mode):
+    found, count = alarms(mode, 300)
+    assert found == []
+    assert count > 10
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("mode", EVERY_MODE)
+def test_the_rate_of_false_alarms_is_0_in_30000_right_pages(mode, capsys):
+    """All rules together; caches of 1 to 80 pages; the rate that spec/lint.md states."""
+    found, count = alarms(mode, 30_000, seed=7, engine=True)
+    with capsys.disabled():
+        print(f"{mode}: {len(found)} alarms in {count} caches")  # noqa: T201 what was measured
+    assert found == []
+
+
+@pytest.mark.parametrize("kind", ["zero_padded", "every_second_zero", "log_uniform", "constant"])
+def test_vllm_s_own_fp8_pages_of_padded_sparse_and_log_uniform_values_are_right(kind):
+    recipe = kvf.recipe("vllm-0.33/triton/fp8_per_token_head")
+    made = laid("fp8_per_token_head")
+    rng = np.random.default_rng(3)
+    x = np.asarray(corpus.KINDS[kind](rng, 64, HEADS, DIMS)).astype(ml_dtypes.bfloat16)
+    pages = corpus.written(recipe, made, x, x, np.arange(64), 4)
+    for how in (None, recipe):
+        report = lint(pages, layout=made, recipe=how)
+        assert report.ok, str(report)
+
+
+# --- what other modes and layouts show -------------------------------------------------------------------------------
+
+
+def right(mode, name, recipe=None, tokens=64, seed=1):
+    how, made = next((r, made) for r, made in corpus.writers(mode) if made.name == name and recipe in (None, r.name))
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((2, tokens, made.num_kv_heads, made.head_size)).astype(ml_dtypes.bfloat16)
+    blocks = -(-tokens // made.block_size)
+    return how, made, corpus.written(how, made, *x, np.arange(tokens), blocks)
+
+
+@pytest.mark.parametrize("mode", ["mxfp8", "mxfp4", "fp4_mx_block16", "indexer_k_mxfp8"])
+def test_nan_scale_bytes_of_mx_formats_are_found(mode):
+    how, made = corpus.writers(mode)[0]
+    _, _, pages = right(mode, made.name, how.name)
+    assert lint(pages, layout=made, recipe=how).ok
+    region = next(each for each in made.regions if each.part == "scale")
+    block, slot = np.zeros(5, np.int64), np.arange(5)
+    rows = region.read(pages, block, slot)
+    rows[...] = 0xFF
+    region.write(pages, block, slot, rows)
+    report = lint(pages, layout=made, recipe=how)
+    assert report.counts["scale-not-finite"] == 5 * made.num_kv_heads * region.columns
+
+
+@pytest.mark.parametrize("mode", ["mxfp8", "mxfp4", "fp8_ds_mla", "nvfp4_ds_mla", "indexer_k", "fp8_per_tile"])
+def test_a_scale_four_times_too_large_does_not_reach_the_top_in_any_mode_with_scales(mode):
+    """Codes are four times smaller than the recipe's scale would leave any amax."""
+    how, made = corpus.writers(mode)[0]
+    _, _, pages = right(mode, made.name, how.name)
+    segment = made.segments("k")[0]
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((2, 64, made.num_kv_heads, made.head_size)).astype(ml_dtypes.bfloat16)[0]
+    dims = np.ascontiguousarray(x[..., segment.dims.start : segment.dims.stop])
+    full = plain.quantize(dims, how)
+    stale = dataclasses.replace(full, codes=_quarter(full.codes, how))
+    caching.store(made, pages, np.arange(64), "k", stale, segment)
+    assert lint(pages, layout=made, recipe=how).counts.get("top-not-reached", 0) > 0
+
+
+def _quarter(codes, how):
+    """Codes whose values are a quarter, rounded."""
+    return kvf.encode(kvf.decode(codes, how.element) / 4, how.element)
+
+
+def test_the_recipe_decides_what_is_right():
+    """ModelOpt's mxfp4 makes every zero negative; a fnuz writer's codes end at 224, not at 448."""
+    how, made = next(pair for pair in corpus.writers("mxfp4") if pair[0].name == "modelopt-0.47/mxfp4")
+    x = np.random.default_rng(1).choice(np.float32([0, 1, -1.5, 4, -6]), (64, made.num_kv_heads, made.head_size))
+    pages = corpus.written(how, made, x, x, np.arange(64), -(-64 // made.block_size))
+    assert lint(pages, layout=made, recipe=how).ok
+    others = [r for r, _ in corpus.writers("mxfp4") if r.name.startswith("torchao-0.18/floor")]
+    assert "negative-zeros" in lint(pages, layout=made, recipe=others[0]).counts
+
+
+def test_a_dump_is_linted_by_what_it_declares(tmp_path):
+    """Pages of a recipe with its own largest code, which the mode's own rule would accuse."""
+    from tests.recipes.test_names import TEXT
+
+    (tmp_path / "mine.toml").write_text(
+        TEXT.format(name="test/ends-at-64", rounding="half_even")
+        .replace("127)", "64)")
+        .replace("-127, 64)", "-64, 64)")
+    )
+    how = kvf.load_recipe(tmp_path / "mine.toml")
+    made = laid("int8_per_token_head")
+    key, value = key_value("llama", 64, HEADS, DIMS, 1)
+    pages = corpus.written(how, made, key, value, np.arange(64), 4)
+    dump = kvf.Dump.from_arrays(key, value, pages, np.arange(64), layout=made, recipe=how)
+    assert lint(dump).ok
+    assert "top-not-reached" in lint(dump, recipe="int8_per_token_head").counts
+    dump.save(tmp_path / "d.safetensors")
+    assert lint_file(tmp_path / "d.safetensors").ok
+    assert "by test/ends-at-64; " in str(lint_file(tmp_path / "d.safetensors"))

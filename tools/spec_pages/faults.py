@@ -6,8 +6,11 @@ from itertools import groupby
 
 from kvformat.diagnose.catalogue import FAULTS
 from kvformat.diagnose.fault import Fault, Variant
-from kvformat.lint.linter import RULES
-from kvformat.modes import MODES
+from kvformat.lint.rules import RULES, Rule
+from kvformat.lint.traits import traits
+from kvformat.modes import MODES, RECORDS
+from kvformat.recipes.catalogue import names
+from kvformat.recipes.catalogue import recipe as find_recipe
 from spec_pages.text import page, table, wrap
 
 
@@ -45,8 +48,15 @@ def _variant(each: Variant) -> str:
 
 
 def _rules() -> str:
-    rows = [(f"`{each.id}`", each.meaning, each.reason, each.source, _modes(each.modes)) for each in RULES.values()]
+    rows = [(f"`{each.id}`", each.meaning, each.reason, each.source, _held_by(each)) for each in RULES.values()]
     return table(("rule", "found", "why that is no right page", "a public case", "modes"), rows)
+
+
+def _held_by(rule: Rule) -> str:
+    """The modes whose codes, or those of some of whose recipes, the rule looks at."""
+    modes = {recipe.mode for recipe in map(find_recipe, names()) if rule.applies(traits(recipe))}
+    every = {recipe.mode for recipe in map(find_recipe, names())}
+    return "all modes" if modes == every else ", ".join(f"`{mode}`" for mode in (*MODES, *RECORDS) if mode in modes)
 
 
 def _modes(modes: tuple[str, ...]) -> str:
