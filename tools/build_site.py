@@ -12,7 +12,7 @@ import logging
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,30 +23,66 @@ _CONFIG = "mkdocs.yml"
 Nav = list[dict[str, Any]]
 
 
+#: by task: pages by their titles, and folders, whose pages go by their names
+_TASKS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "Start": (
+        ("Install, and a first verdict", "guides/start.md"),
+        ("My output is wrong", "guides/wrong_output.md"),
+        ("In a kernel's own tests", "guides/kernel_tests.md"),
+    ),
+    "Guides": (
+        ("What does this flag store?", "flags.md"),
+        ("Whose bits are these?", "guides/whose_bits.md"),
+        ("Which one am I holding?", "which.md"),
+        ("Fuzz a kernel", "fuzz.md"),
+        ("Convert and transfer", "convert.md"),
+        ("How many bytes?", "size.md"),
+        ("More guides", "guides/"),
+    ),
+    "Reference": (
+        ("Overview", "README.md"),
+        ("Command line", "cli.md"),
+        ("Python", "python.md"),
+        ("Explorer", "explorer.html"),
+        ("Glossary", "glossary.md"),
+        ("Faults", "faults.md"),
+        ("Rules of lint", "lint.md"),
+        ("vLLM's --kv-cache-dtype", "cache_dtypes.md"),
+        ("Element formats", "elements/"),
+        ("Recipes", "recipes/"),
+        ("Layouts", "layouts/"),
+        ("Vectors", "vectors/"),
+    ),
+    "Evidence": (
+        ("Why believe it", "evidence/README.md"),
+        ("Proofs", "proofs/"),
+        ("Claims, measured", "claims.md"),
+        ("Keys without their bias", "debias.md"),
+        ("Speed", "speed.md"),
+        ("More evidence", "evidence/"),
+    ),
+}
+
+
 def navigation(pages: Iterable[str]) -> Nav:
-    """The navigation of these pages, paths under spec/: the first ones by name, then each folder as a section."""
+    """The navigation of these pages, paths under spec/: by task, what no task names under "More"."""
     left = set(pages)
-
-    def take(title: str, path: str) -> dict[str, str]:
-        left.remove(path)
-        return {title: path}
-
-    head: Nav = [
-        take("The reference", "README.md"),
-        take("What does this flag store?", "flags.md"),
-        take("Which one am I holding?", "which.md"),
-        {"Explorer": "explorer.html"},
-        take("Glossary", "glossary.md"),
-    ]
-    sections: Nav = [
-        {"Guides": _leaves(left, "guides/")},
-        {"Element formats": _leaves(left, "elements/")},
-        {"Recipes": [take("Atlas", "recipes/atlas.md"), *_families(left)]},
-        {"Layouts": _leaves(left, "layouts/")},
-        {"Vectors": _leaves(left, "vectors/")},
-    ]
+    named = {path for entries in _TASKS.values() for _, path in entries}
+    sections: Nav = []
+    for task, entries in _TASKS.items():
+        leaves: Nav = []
+        for title, path in entries:
+            if path == "recipes/":
+                leaves.append({title: [_leaf(left, "recipes/atlas.md", "Atlas"), *_families(left)]})
+            elif path.endswith("/"):
+                held = _leaves(left, path, but=named)
+                leaves += [{title: held}] if held else []
+            else:
+                left.discard(path)
+                leaves.append({title: path})
+        sections.append({task: leaves})
     others = [_leaf(left, path, path.removesuffix(".md").replace("_", " ")) for path in sorted(left)]
-    return [*head, *sections, *others]
+    return [*sections, *([{"More": others}] if others else [])]
 
 
 def _leaf(left: set[str], path: str, title: str) -> dict[str, str]:
@@ -54,8 +90,8 @@ def _leaf(left: set[str], path: str, title: str) -> dict[str, str]:
     return {title: path}
 
 
-def _leaves(left: set[str], folder: str) -> Nav:
-    held = sorted(path for path in left if path.startswith(folder))
+def _leaves(left: set[str], folder: str, but: Container[str] = ()) -> Nav:
+    held = sorted(path for path in left if path.startswith(folder) and path not in but)
     return [
         _leaf(left, path, path.removeprefix(folder).removesuffix(".md").replace("README", "Overview")) for path in held
     ]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from spec_pages import (
     atlas,
+    commands,
     conversions,
     diagrams,
     dtypes,
@@ -28,6 +29,7 @@ from spec_pages import (
     holding,
     index,
     layouts,
+    python,
     recipes,
     sizes,
     vendors,
@@ -39,7 +41,22 @@ SPEC = Path(__file__).resolve().parents[1] / "spec"
 
 def generate() -> dict[str, str]:
     """The text of every generated file by its path under spec/. Raises AssertionError for a statement that is false."""
-    text = (index, glossary, holding, recipes, vendors, atlas, sizes, conversions, dtypes, flags, faults, fuzz)
+    text = (
+        index,
+        glossary,
+        holding,
+        recipes,
+        vendors,
+        atlas,
+        sizes,
+        conversions,
+        dtypes,
+        flags,
+        faults,
+        fuzz,
+        commands,
+        python,
+    )
     parts = (*text, elements, layouts, diagrams, explorer)
     return {name: text for part in parts for name, text in part.files().items()}
 
