@@ -70,7 +70,9 @@ FLOORS = (
     {"files"},
     {"slots", "modes", "cache_dtypes", "toml", "candidate", "arrays", "elements"},
     {"recipes", "layouts"},  # side by side: neither knows the other
-    {"cache", "conversion", "sizing", "prefix", "installation", "flags"},
+    {"cache", "sizing", "installation", "flags"},
+    {"conversion"},
+    {"prefix"},
     {"dump"},
     {"attention"},
     {"verify"},

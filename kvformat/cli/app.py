@@ -14,6 +14,7 @@ import typer
 from kvformat import __version__, installation
 from kvformat.cli import recipes, stream, vectors
 from kvformat.cli.check import check
+from kvformat.cli.compat import compat
 from kvformat.cli.convert import convert
 from kvformat.cli.diagnose import diagnose
 from kvformat.cli.doctor import doctor
@@ -102,6 +103,7 @@ _add(VALIDATE, "check", check, "Judge the pages that a kernel wrote, bit for bit
 _add(VALIDATE, "diagnose", diagnose, "Name the bug: recipe, layout and faults that left these bytes.")
 _add(VALIDATE, "lint", lint, "Look at pages alone for what right ones never show.")
 _add(VALIDATE, "scales", scales, "The K and V scales of a checkpoint, and who loads them.")
+_add(VALIDATE, "compat", compat, "Whether two engines may share pages.")
 _add(FUZZ, "fuzz", fuzz, "The smallest input on which a kernel leaves its contract.", cls=OptionalDevice)
 _add(FUZZ, "vectors", vectors.app, "Inputs and answers for any language: list, verify, run.")
 _add(FUZZ, "sweep", sweep, "All 2^32 float32 inputs of an element format.")

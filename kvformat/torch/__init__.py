@@ -14,3 +14,4 @@ from kvformat.torch.ops import quantize as quantize
 from kvformat.torch.ops import write_pages as write_pages
 from kvformat.torch.verdict import assert_pages as assert_pages
 from kvformat.torch.verdict import dump as dump
+from kvformat.torch.watch import watch as watch

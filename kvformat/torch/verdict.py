@@ -44,14 +44,35 @@ def assert_pages(
     tensors or the layout's defaults. recipe: by default the one that the layout's engine uses. k_scale, v_scale: what
     the writer was given where the mode has a scale per tensor. Raises InputError where the tensors cannot be judged.
     """
-    made = _dump(key, value, kv_cache, slot_mapping, layout, mode, recipe, k_scale, v_scale, "kvformat.torch", options)
-    report = check(made)
+    report = judged(
+        key, value, kv_cache, slot_mapping,
+        layout=layout, mode=mode, recipe=recipe, k_scale=k_scale, v_scale=v_scale, **options,
+    )  # fmt: skip
     if not report.ok:
         raise AssertionError(str(report))
     if len(slot_mapping) < len(key):
         seen = f"assert_pages looked at {report.judged} of {len(key)} keys"
         warnings.warn(f"{seen}: slot_mapping ends before them; give padding negative slots", stacklevel=2)
     return report
+
+
+def judged(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    kv_cache: Cache,
+    slot_mapping: torch.Tensor,
+    *,
+    layout: str | Layout,
+    mode: str | None = None,
+    recipe: str | Recipe | None = None,
+    k_scale: Scale = None,
+    v_scale: Scale = None,
+    **options: Any,
+) -> Report:
+    """The report of `kvformat.check` on tensors, whatever it says; arguments as in `assert_pages`."""
+    return check(
+        _dump(key, value, kv_cache, slot_mapping, layout, mode, recipe, k_scale, v_scale, "kvformat.torch", options)
+    )
 
 
 def dump(

@@ -95,7 +95,7 @@ def test_kvformat_alone_shows_every_command_under_its_verb_and_where_to_go_on(ca
             section = sections.setdefault(line.split()[0], [])
         elif line.startswith("  ") and not line.startswith("   "):
             section.append(line.split()[0])
-    assert sections["Validate"] == ["check", "diagnose", "lint", "scales"]
+    assert sections["Validate"] == ["check", "diagnose", "lint", "scales", "compat"]
     assert set(sections["Fuzz"]) == {"fuzz", "vectors", "sweep", "stream"}
     shown = {name for section in ("Validate", "Fuzz", "Document", "This") for name in sections[section]}
     commands = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
