@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from kvformat.elements.codec import encode as encode
     from kvformat.elements.formats import ElementFormat as ElementFormat
     from kvformat.elements.formats import element as element
+    from kvformat.elements.packing import pack_bits as pack_bits
     from kvformat.elements.packing import pack_nibbles as pack_nibbles
+    from kvformat.elements.packing import unpack_bits as unpack_bits
     from kvformat.elements.packing import unpack_nibbles as unpack_nibbles
     from kvformat.errors import InputError as InputError
     from kvformat.fuzz.runner import fuzz as fuzz
@@ -39,7 +41,9 @@ _HOMES = {
     "element": "kvformat.elements.formats",
     "encode": "kvformat.elements.codec",
     "decode": "kvformat.elements.codec",
+    "pack_bits": "kvformat.elements.packing",
     "pack_nibbles": "kvformat.elements.packing",
+    "unpack_bits": "kvformat.elements.packing",
     "unpack_nibbles": "kvformat.elements.packing",
     "InputError": "kvformat.errors",
     "Recipe": "kvformat.recipes",

@@ -7,9 +7,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from kvformat.elements.codec import float_dtype, native
+from kvformat.elements.codec import float_dtype, native, typed
 from kvformat.elements.formats import element
-from kvformat.elements.packing import pack_nibbles, unpack_nibbles
+from kvformat.elements.packing import pack_bits, unpack_bits
 from kvformat.errors import InputError
 from kvformat.layouts import Layout, Segment
 from kvformat.layouts.page import as_integer
@@ -222,12 +222,12 @@ def store(
     block, slot = np.divmod(slots[kept], layout.block_size)
     tokens, heads = quantized.codes.shape[:2]
     how = quantized.recipe
-    packed = how.element is not None and element(how.element).bits == 4
+    bits = 8 if how.element is None else element(how.element).bits
     parts = []
     for region in segment.codes:
         start = region.first_dim - segment.dims.start
         codes = quantized.codes[..., start : start + region.columns]
-        parts.append((region, pack_nibbles(codes) if packed else codes))
+        parts.append((region, pack_bits(codes, bits) if bits < 8 else codes))
     parts += [(region, np.repeat(quantized.scales, region.copies, axis=-1)) for region in segment.scales]
     for region, whole in parts:
         rows = np.ascontiguousarray(whole).view(np.uint8).reshape(tokens, heads, region.row_bytes)
@@ -268,14 +268,7 @@ def _codes(raw: NDArray[np.uint8], recipe: Recipe, segment: Segment) -> NDArray[
     if recipe.element is None:
         return raw.view(np.dtype(_binary_dtype(segment)))
     fmt = element(recipe.element)
-    if fmt.bits == 4:
-        return _signed(unpack_nibbles(raw)) if fmt.kind == "integer" else unpack_nibbles(raw)
-    return raw.view(np.int8) if fmt.kind == "integer" else raw
-
-
-def _signed(nibbles: NDArray[np.uint8]) -> NDArray[np.int8]:
-    signed: NDArray[np.int8] = (nibbles << 4).view(np.int8) >> 4
-    return signed
+    return typed(unpack_bits(raw, fmt.bits), fmt)
 
 
 def _slice(segment: Segment) -> slice:

@@ -124,12 +124,14 @@ def _saturation(how: Recipe, fmt: ElementFormat) -> float:
 def half_gaps(fmt: ElementFormat) -> Array:
     """The h of each code: half the larger distance to a neighbouring value; at the ends the only one. NaN, Inf: inf."""
     values = fmt.values().astype(np.float64)
-    finite = np.unique(np.abs(values[np.isfinite(values)])) if fmt.kind != "integer" else np.unique(np.abs(values))
+    inside = np.isfinite(values)
+    # symmetric formats have the gaps of their magnitudes, so that the end of int8 at -128 is no end
+    sizes = values if fmt.kind == "codebook" else np.abs(values)
+    finite = np.unique(sizes[inside])
     gaps = np.diff(finite) / 2
     larger = np.maximum(np.concatenate([gaps[:1], gaps]), np.concatenate([gaps, gaps[-1:]]))
     table = np.full(len(values), np.inf)
-    inside = np.isfinite(values)
-    table[inside] = larger[np.searchsorted(finite, np.abs(values[inside]))]
+    table[inside] = larger[np.searchsorted(finite, sizes[inside])]
     return table
 
 

@@ -53,6 +53,14 @@ class Explanation:
         }
 
 
+_TIES = {
+    "nearest_up": "the larger one",
+    "nearest_down": "the smaller one",
+    "nearest_away": "the one farther from zero",
+    "nearest_toward_zero": "the one nearer to zero",
+}
+
+
 def explain_number(number: Number, fmt: ElementFormat, *, overflow: str, rounding: str | None) -> Explanation:
     """How `number` is encoded. Raises InputError for a policy that the format does not know."""
     rounding = _rounding(fmt, rounding)
@@ -65,7 +73,7 @@ def explain_number(number: Number, fmt: ElementFormat, *, overflow: str, roundin
     placed = Number(negative=False, magnitude=number.magnitude) if fmt.kind == "exponent" else number
     ladder = _ladder(placed, fmt)
     midpoints = [rung.number.value for rung in ladder if rung.what == "midpoint"]
-    tie = placed.value in midpoints and rounding == "nearest_even"
+    tie = placed.value in midpoints and rounding.startswith("nearest")
     notes = (*_number_notes(number, code, fmt, tie, overflow, rounding), *_edge_notes(number, fmt))
     return Explanation(fmt, number, code, ladder, tie, notes)
 
@@ -134,7 +142,8 @@ def _number_notes(
 ) -> tuple[str, ...]:
     notes = []
     if tie:
-        notes.append(f"a tie, halfway between two values: it goes to {code_text(code, fmt)}, whose code is even")
+        why = "whose code is even" if rounding == "nearest_even" else _TIES[rounding]
+        notes.append(f"a tie, halfway between two values: it goes to {code_text(code, fmt)}, {why}")
     single = exact.round_binary(number, exact.BINARIES["float32"])
     if not same(single, number):
         other = exact.encode(single, fmt, overflow=overflow, rounding=rounding)
@@ -142,6 +151,8 @@ def _number_notes(
         notes.append(text + (f", which becomes {code_text(other, fmt)}" if other != code else ", with the same code"))
     if fmt.kind == "exponent" and number.negative:
         notes.append("the sign is ignored")
+    if fmt.negatives == "lowest" and number.negative and number.magnitude:
+        notes.append(f"the format has no sign: a negative number becomes {code_text(code, fmt)} (0)")
     return tuple(notes)
 
 
@@ -154,19 +165,21 @@ def _special_notes(number: Number, fmt: ElementFormat) -> tuple[str, ...]:
 
 def _edge_notes(number: Number, fmt: ElementFormat) -> tuple[str, ...]:
     """What is said only where it matters: past the largest finite value."""
-    size = abs(number.value)
-    if fmt.kind == "integer" and number.negative:
-        return (_overflow_note(fmt),) if size > -exact.decode(fmt.sign_bit, fmt).value else ()
-    return (_overflow_note(fmt),) if size > exact.decode(fmt.max_code, fmt).value else ()
+    if number.negative and (fmt.signed_integer or fmt.kind == "codebook"):
+        return (_overflow_note(fmt),) if number.value < Fraction(fmt.lowest) else ()
+    if number.negative and fmt.negatives == "lowest":
+        return ()
+    return (_overflow_note(fmt),) if abs(number.value) > Fraction(fmt.max) else ()
 
 
 def _overflow_note(fmt: ElementFormat) -> str:
     """The two overflow policies, and from where on they differ."""
     largest = f"{code_text(fmt.max_code, fmt)} ({decimal_text(exact.decode(fmt.max_code, fmt))})"
-    if fmt.kind == "integer":
-        lowest = f"{code_text(fmt.sign_bit, fmt)} ({decimal_text(exact.decode(fmt.sign_bit, fmt))})"
+    if fmt.kind in ("integer", "codebook"):
+        code = fmt.sign_bit if fmt.kind == "integer" else 0
+        lowest = f"{code_text(code, fmt)} ({decimal_text(exact.decode(code, fmt))})"
         return f"overflow and Inf saturate to {largest} or {lowest}, whatever the policy"
-    if fmt.overflow_code == fmt.max_code:
+    if fmt.always_saturates:
         return f"overflow and Inf saturate to {largest}, sign kept, whatever the policy"
     other = f"{code_text(fmt.overflow_code, fmt)} ({decimal_text(exact.decode(fmt.overflow_code, fmt))})"
     where = ""

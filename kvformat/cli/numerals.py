@@ -55,11 +55,13 @@ def parse_code(text: str, fmt: ElementFormat) -> int:
 
 def code_text(code: int, fmt: ElementFormat) -> str:
     """0x7E: as many hex digits as the format has nibbles."""
-    return f"0x{code:0{-(-fmt.bits // 4)}X}"
+    return f"0x{code:0{fmt.digits}X}"
 
 
 def bits_text(code: int, fmt: ElementFormat) -> str:
     """0_1111_110: the bits, split where a field ends."""
+    if fmt.kind == "codebook":
+        return f"{code:0{fmt.bits}b}"
     widths = [1 if fmt.sign_bit else 0, fmt.exponent_bits, fmt.mantissa_bits]
     bits, fields = f"{code:0{fmt.bits}b}", []
     for width in filter(None, widths):

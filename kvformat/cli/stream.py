@@ -58,7 +58,7 @@ def encode(
     from kvformat.elements.formats import element
 
     fmt, how, dtype = element(name), conversion(name, overflow, rounding), _dtype(source)
-    digits = fmt.bits // 4
+    digits = fmt.digits
 
     def answer(lines: Sequence[tuple[int, bytes]]) -> list[str]:
         codes = encode_by(_numbers(lines, dtype), how).view("u1") & (fmt.codes - 1)
@@ -143,7 +143,7 @@ def _row_text(quantized: Quantized, recipe: Recipe) -> str:
         return f"{' '.join(scales)} | {' '.join(_texts(quantized.codes))}".strip()
     fmt = element(recipe.element)
     codes = quantized.codes.reshape(-1).view(np.uint8) & np.uint8(fmt.codes - 1)
-    return f"{' '.join(scales)} | {' '.join(f'{code:0{fmt.bits // 4}X}' for code in codes.tolist())}"
+    return f"{' '.join(scales)} | {' '.join(f'{code:0{fmt.digits}X}' for code in codes.tolist())}"
 
 
 def _filter(answer: Answer) -> int:
@@ -187,10 +187,15 @@ def _arriving(source: IO[bytes]) -> Iterator[list[tuple[int, bytes]]]:
 
 def _pattern(number: int, line: bytes, bits: int, what: str) -> int:
     digits = line[2:] if line[:2] in (b"0x", b"0X") else line
-    if not digits or not _DIGITS.issuperset(digits) or len(digits) != bits // 4:
+    if not digits or not _DIGITS.issuperset(digits) or len(digits) != -(-bits // 4) or int(digits, 16) >> bits:
         shown = line[:40].decode("ascii", "replace")
-        raise InputError(f"line {number}: {shown!r} is not {what}: {bits // 4} hex digits")
+        raise InputError(f"line {number}: {shown!r} is not {what}: {_digits(bits)}")
     return int(digits, 16)
+
+
+def _digits(bits: int) -> str:
+    whole = f"{-(-bits // 4)} hex digits"
+    return whole if bits % 4 == 0 else f"{whole} up to {(1 << bits) - 1:X}"
 
 
 def _numbers(lines: Sequence[tuple[int, bytes]], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import ml_dtypes
@@ -160,23 +162,26 @@ def _encode_bits(conversion: Any, bits: Any) -> Any:
         return None
     source = _BINARY32 if bits == types.uint32 else _BINARY64
     wanted: Conversion = conversion.value
-    return (_exponent_encoder if wanted.format.kind == "exponent" else _signed_encoder)(wanted, source)
+    encoders = {"exponent": _exponent_encoder, "codebook": _codebook_encoder}
+    return encoders.get(wanted.format.kind, _scaled_encoder)(wanted, source)
 
 
-def _signed_encoder(conversion: Conversion, source: _Source) -> Any:
+def _scaled_encoder(conversion: Conversion, source: _Source) -> Any:
     # What lies around the rounding: the sign, the format's upper end, NaN.
     fmt = conversion.format
     uint = source.unsigned
     width = 8 * uint().itemsize
     absolute = uint((1 << (width - 1)) - 1)
     infinity = uint((2 * source.bias + 1) << source.mantissa_bits)
-    sign_shift = uint(width - fmt.bits)
+    sign_shift = uint(max(width - fmt.bits, 0))
     sign_mask = uint(fmt.sign_bit)
+    unsigned = fmt.negatives != "kept"
+    last = uint(width - 1)
     largest = uint(fmt.max_code)
     beyond = largest if conversion.overflow == "saturate" else uint(fmt.overflow_code)
     nan_code = uint(fmt.nan_input_code)
     negative_zero = fmt.has_negative_zero
-    integer = fmt.kind == "integer"
+    signed_integer = fmt.signed_integer
     zero = uint(0)
     mask = uint(fmt.codes - 1)
     out = np.uint8 if fmt.bits <= 8 else np.uint16
@@ -185,7 +190,11 @@ def _signed_encoder(conversion: Conversion, source: _Source) -> Any:
         magnitude = uint(bits & absolute)
         code = magnitude_code(conversion, magnitude)
         sign = uint(uint(bits >> sign_shift) & sign_mask)
-        if integer:
+        if unsigned:
+            # the value nearest to a negative number is 0
+            code = code if code <= largest else beyond
+            code = code if uint(bits >> last) == zero else zero
+        elif signed_integer:
             # two's complement reaches one further below zero: -128, 127
             top = uint(largest + uint(sign != zero))
             code = min(code, top)
@@ -221,6 +230,61 @@ def _exponent_encoder(conversion: Conversion, source: _Source) -> Any:
     return encode
 
 
+def _codebook_encoder(conversion: Conversion, source: _Source) -> Any:
+    # The code is how many borders x has reached. A border is the first number of x's own type that belongs to the upper
+    # of two neighbours: where the midpoint is a number of that type, the tie rule has decided already.
+    fmt = conversion.format
+    uint, real = source.unsigned, source.real
+    infinity = uint((2 * source.bias + 1) << source.mantissa_bits)
+    absolute = uint((1 << (8 * uint().itemsize - 1)) - 1)
+    nan_code = np.uint8(fmt.nan_input_code)
+    found = borders(fmt, conversion.rounding, real)
+    # halved from the top, the table filled up to a power of two with a border that no number reaches
+    steps = tuple(1 << power for power in reversed(range(fmt.bits)))
+    table = np.full(1 << fmt.bits, np.nan, real)
+    table[: found.size] = found
+
+    def encode(conversion: Any, bits: Any) -> Any:
+        x = uint(bits).view(real)
+        code = np.int64(0)
+        for step in steps:
+            code = code + step if x >= table[code + step - 1] else code
+        return nan_code if uint(bits & absolute) > infinity else np.uint8(code)
+
+    return encode
+
+
+def borders(fmt: ElementFormat, rounding: str, real: Any) -> NDArray[Any]:
+    """For each value of a codebook but the first, the smallest number of type `real` that is rounded to it or above.
+
+    Parameters
+    ----------
+    fmt: a codebook of n values.
+    rounding: where a tie goes.
+    real: np.float32 or np.float64.
+
+    Returns
+    -------
+    The borders, ascending, of dtype `real` and shape (n - 1,).
+    """
+    found = []
+    for lower, (a, b) in enumerate(pairwise(map(Fraction, fmt.table))):
+        middle = (a + b) / 2
+        up = {
+            "nearest_up": True,
+            "nearest_down": False,
+            "nearest_even": lower % 2 == 1,
+            "nearest_away": middle >= 0,
+            "nearest_toward_zero": middle < 0,
+        }[rounding]
+        near = real(float(middle))
+        if Fraction(float(near)) < middle or (Fraction(float(near)) == middle and not up):
+            near = np.nextafter(near, real(np.inf))
+        below = np.nextafter(near, real(-np.inf))  # the cast may have rounded up twice
+        found.append(below if Fraction(float(below)) > middle else near)
+    return np.array(found, real)
+
+
 @compiled
 def _encode_all(conversion: Any, bits: Any, codes: Any) -> None:
     for i in range(bits.size):
@@ -253,11 +317,12 @@ def encode(
     """Encode numbers: round to nearest, ties to the even code, subnormals kept, in ONE rounding from x's own precision.
 
     Overflow and Inf saturate with their sign (`overflow="saturate"`) or give the format's Inf or NaN (`"ieee"`); a NaN
-    gives the one canonical code, sign dropped (int8, int4: 0; e2m1fn: +6, as PTX says); -0 keeps its sign where the
-    format has one. e8m0fnu needs `rounding`: `up`, `down` or `nearest_even`.
+    gives the one canonical code, sign dropped (integers: 0; e2m1fn: +6, as PTX says); -0 keeps its sign where the
+    format has one, and a negative number becomes 0 where there is no sign (uint4, ue4m3). e8m0fnu needs `rounding`:
+    `up`, `down` or `nearest_even`. In a codebook a tie goes where its table says.
 
     x: float32, float16, bfloat16 or float64 of any shape; Python numbers count as float64. Returns codes of x's shape,
-    int8 for int8 / int4, else uint8; 4-bit codes one per byte. Raises InputError.
+    int8 for signed integers, else uint8; codes of fewer than 8 bits one per byte. Raises InputError.
     """
     return encode_by(x, conversion(fmt, overflow, rounding))
 
@@ -269,17 +334,22 @@ def encode_by(x: ArrayLike, how: Conversion) -> NDArray[Any]:
     flat_bits, flat_codes = bits.reshape(-1), codes.reshape(-1)
     kernel = static(how)
     threads.over(bits.size, bits.size, lambda a, b: _encode_all(kernel, flat_bits[a:b], flat_codes[a:b]))
-    if how.format.kind != "integer":
-        return codes
-    # sign-extend the pattern: int4 0xF is -1
-    spare = 8 - how.format.bits
-    return ((flat_codes << spare).view(np.int8) >> spare).reshape(bits.shape)
+    return typed(codes, how.format)
+
+
+def typed(patterns: NDArray[np.uint8], fmt: ElementFormat) -> NDArray[Any]:
+    """Bit patterns, uint8, as codes: sign-extended to int8 for signed integers (int4 0xF is -1), else as they are."""
+    if not fmt.signed_integer:
+        return patterns
+    spare = 8 - fmt.bits
+    codes: NDArray[np.int8] = (patterns.reshape(-1) << spare).view(np.int8) >> spare
+    return codes.reshape(patterns.shape)
 
 
 def decode(codes: ArrayLike, fmt: str | ElementFormat, dtype: DTypeLike = np.float32) -> NDArray[Any]:
     """The value of each code: exact in float32, then rounded once (to nearest even) to `dtype`.
 
-    codes: uint8 (int8 or uint8 patterns for int8 / int4), any shape, 4-bit codes one per byte. dtype: float32,
+    codes: uint8 (int8 or uint8 patterns for signed integers), any shape, one per byte. dtype: float32,
     float16, bfloat16 or float64. NaN and Inf codes give NaN and Inf. Raises InputError for a code the format lacks.
     """
     target = element(fmt)
@@ -321,17 +391,17 @@ def _bits(x: ArrayLike) -> NDArray[Any]:
 def _patterns(codes: ArrayLike, fmt: ElementFormat) -> NDArray[np.uint8]:
     array: NDArray[Any] = np.asarray(codes)
     if not isinstance(codes, np.ndarray | np.generic) and array.dtype.kind in "iu":
-        low = -(fmt.codes // 2) if fmt.kind == "integer" else 0
+        low = -(fmt.codes // 2) if fmt.signed_integer else 0
         if array.size and (int(array.min()) < low or int(array.max()) >= fmt.codes):
             raise InputError(f"{fmt.name} has codes {low}..{fmt.codes - 1}; got {array.min()}..{array.max()}")
         array = (array & (fmt.codes - 1)).astype(np.uint8)
-    if array.dtype == np.int8 and fmt.kind == "integer":
+    if array.dtype == np.int8 and fmt.signed_integer:
         spare = 8 - fmt.bits
         if spare and np.any(array << spare >> spare != array):
             raise InputError(f"{fmt.name} has codes {-fmt.codes // 2}..{fmt.codes // 2 - 1}; got others")
         array = array.view(np.uint8) & np.uint8(fmt.codes - 1)
     if array.dtype != np.uint8:
-        wanted = "int8 or uint8" if fmt.kind == "integer" else "uint8"
+        wanted = "int8 or uint8" if fmt.signed_integer else "uint8"
         raise InputError(f"codes of {fmt.name} are {wanted}; got {array.dtype}")
     if fmt.bits < 8 and array.size and int(array.max()) >= fmt.codes:
         raise InputError(f"{fmt.name} has patterns 0..{fmt.codes - 1}, one per byte; got {array.max()} (packed?)")

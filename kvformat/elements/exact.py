@@ -11,6 +11,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
+from itertools import pairwise
 
 from kvformat.elements.formats import ElementFormat, element
 
@@ -103,9 +104,13 @@ def decode(code: int, fmt: str | ElementFormat) -> Number:
         return NAN
     if target.kind == "exponent":
         return number(_power_of_two(code - target.bias))
-    if target.kind == "integer":
-        return number(code if code < target.codes // 2 else code - target.codes)
+    if target.kind == "codebook":
+        return number(Fraction(target.table[code]))
+    if target.negatives != "kept":
+        return infinity(negative=False) if code in target.inf_codes else Number(False, _size(code, target))
     negative, pattern = divmod(code, target.codes // 2)
+    if target.kind == "integer":
+        return number(pattern - negative * target.codes // 2)
     if code in target.inf_codes:
         return infinity(bool(negative))
     return Number(bool(negative), _magnitude(pattern, target))
@@ -119,6 +124,11 @@ def _magnitude(pattern: int, fmt: ElementFormat) -> Fraction:
     return (1 + fraction) * _power_of_two(field - fmt.bias)
 
 
+def _size(pattern: int, fmt: ElementFormat) -> Fraction:
+    """The value of a pattern without its sign."""
+    return Fraction(pattern) if fmt.kind == "integer" else _magnitude(pattern, fmt)
+
+
 def _power_of_two(exponent: int) -> Fraction:
     return Fraction(2**exponent) if exponent >= 0 else Fraction(1, 2**-exponent)
 
@@ -127,11 +137,19 @@ def _power_of_two(exponent: int) -> Fraction:
 def magnitudes(fmt: ElementFormat) -> tuple[Fraction, ...]:
     """The finite magnitudes in ascending order, and as last entry the one that would come next without a limit.
 
-    Overflow is judged after rounding: a number is beyond the format if that next magnitude is the nearest one.
+    Overflow is judged after rounding: a number is beyond the format if that next magnitude is the nearest one. A
+    codebook has no rule for what would come next: its magnitudes end with its largest one.
     """
-    if fmt.kind == "integer":
-        return tuple(Fraction(n) for n in range(fmt.max_code + 2))
-    return tuple(_magnitude(pattern, fmt) for pattern in range(fmt.max_code + 2))
+    if fmt.kind == "codebook":
+        return tuple(sorted({abs(Fraction(value)) for value in fmt.table}))
+    return tuple(_size(pattern, fmt) for pattern in range(fmt.max_code + 2))
+
+
+@cache
+def midpoints(fmt: ElementFormat) -> tuple[Fraction, ...]:
+    """The magnitudes, ascending, where a number lies halfway between two neighbouring values."""
+    values = tuple(map(Fraction, fmt.table)) if fmt.kind == "codebook" else magnitudes(fmt)
+    return tuple(sorted({abs(a + b) / 2 for a, b in pairwise(values)}))
 
 
 def nearest(size: Fraction, steps: tuple[Fraction, ...], rounding: str) -> int:
@@ -161,18 +179,41 @@ def encode(
     fmt: str | ElementFormat,
     *,
     overflow: str = "saturate",
-    rounding: str = "nearest_even",
+    rounding: str | None = None,
 ) -> int:
-    """The bit pattern of x, rounded once from the exact number. The policies are those of `kvformat.encode`."""
+    """The bit pattern of x, rounded once from the exact number. The policies are those of `kvformat.encode`.
+
+    rounding: None: the format's first one.
+    """
     target, exact = element(fmt), number(x)
+    rounding = rounding or target.roundings[0]
     if exact.nan:
         return target.nan_input_code
+    if target.kind == "codebook":
+        return _looked_up(exact, target, rounding)
+    if target.negatives == "lowest" and exact.negative:
+        return 0
     steps = magnitudes(target)
     index = len(steps) - 1 if exact.magnitude is None else nearest(exact.magnitude, steps, rounding)
-    if target.kind == "integer":
+    if target.signed_integer:
         return min(index, target.max_code) if not exact.negative else -min(index, target.max_code + 1) % target.codes
     if index > target.max_code:
         index = target.max_code if overflow == "saturate" else target.overflow_code
     if target.kind == "exponent" or (index == 0 and not target.has_negative_zero):
         return index
     return index | (target.sign_bit if exact.negative else 0)
+
+
+def _looked_up(x: Number, fmt: ElementFormat, rounding: str) -> int:
+    """The code of the nearest value of a table; what lies beyond its ends becomes the value there."""
+    if x.magnitude is None:
+        return 0 if x.negative else fmt.max_code
+    distances = [abs(Fraction(value) - x.value) for value in fmt.table]
+    lower = distances.index(min(distances))
+    if distances.count(distances[lower]) == 1:
+        return lower
+    upper = lower + 1
+    if rounding in ("nearest_away", "nearest_toward_zero"):
+        positive = x.value >= 0
+        return upper if positive == (rounding == "nearest_away") else lower
+    return {"nearest_up": upper, "nearest_down": lower, "nearest_even": lower + lower % 2}[rounding]

@@ -1,209 +1,222 @@
-"""The element formats as frozen data: field widths, special codes, and the value of every code."""
+"""The element formats as data: one entry each, from the numbers of its own specification."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from functools import cached_property
+from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from kvformat.errors import unknown_name
+from kvformat.elements.element import ElementFormat, Negatives, Overflow, Rounding
+from kvformat.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+__all__ = [
+    "BINARIES",
+    "ELEMENTS",
+    "ElementFormat",
+    "Overflow",
+    "Rounding",
+    "codebook",
+    "element",
+    "floating",
+    "integer",
+]
+
+
+def floating(
+    name: str,
+    exponent_bits: int,
+    mantissa_bits: int,
+    *,
+    bias: int,
+    max_code: int,
+    nan_codes: Sequence[int] = (),
+    nan_input_code: int,
+    inf_codes: Sequence[int] = (),
+    overflow_code: int | None = None,
+    negatives: Negatives = "kept",
+    has_negative_zero: bool | None = None,
+    source: str,
+    purpose: str = "",
+) -> ElementFormat:
+    """A float by its fields: sign (where it keeps one), exponent, mantissa; subnormals where the exponent field is 0.
+
+    overflow_code: what overflow gives under `ieee`; None: it saturates as well.
+    """
+    signed = negatives == "kept"
+    return ElementFormat(
+        name=name,
+        kind="float",
+        bits=int(signed) + exponent_bits + mantissa_bits,
+        exponent_bits=exponent_bits,
+        mantissa_bits=mantissa_bits,
+        bias=bias,
+        max_code=max_code,
+        nan_codes=tuple(nan_codes),
+        nan_input_code=nan_input_code,
+        inf_codes=tuple(inf_codes),
+        overflow_code=max_code if overflow_code is None else overflow_code,
+        has_negative_zero=signed if has_negative_zero is None else has_negative_zero,
+        roundings=("nearest_even",),
+        rounding_required=False,
+        source=source,
+        negatives=negatives,
+        purpose=purpose,
+    )
+
+
+def integer(bits: int, *, signed: bool, name: str = "", source: str = "", purpose: str = "") -> ElementFormat:
+    """An integer of that many bits, two's complement or unsigned; saturates, a NaN becomes 0."""
+    magnitude_bits = bits - signed
+    return ElementFormat(
+        name=name or f"{'int' if signed else 'uint'}{bits}",
+        kind="integer",
+        bits=bits,
+        exponent_bits=0,
+        mantissa_bits=magnitude_bits,
+        bias=1 - magnitude_bits,  # only "subnormals", 1 apart: 2^(1 - bias - mantissa_bits) = 1
+        max_code=(1 << magnitude_bits) - 1,
+        nan_codes=(),
+        nan_input_code=0,
+        inf_codes=(),
+        overflow_code=(1 << magnitude_bits) - 1,
+        has_negative_zero=False,
+        roundings=("nearest_even",),
+        rounding_required=False,
+        source=source or ("two's complement" if signed else "unsigned binary"),
+        negatives="kept" if signed else "lowest",
+        purpose=purpose,
+    )
+
+
+def codebook(
+    name: str,
+    table: Sequence[float],
+    *,
+    ties: Rounding,
+    bits: int | None = None,
+    nan_input_code: int = 0,
+    source: str,
+    purpose: str = "",
+) -> ElementFormat:
+    """A table of values, ascending, each a float32: code i stands for table[i], a number takes the nearest one.
+
+    ties: `nearest_up` or `nearest_down` (the larger or the smaller value), `nearest_even` (the even code),
+    `nearest_away` or `nearest_toward_zero`. bits: of a code; None: as many as the table needs. Raises InputError.
+    """
+    values = tuple(float(value) + 0.0 for value in table)  # a table has one zero, without sign
+    width = max(1, (len(values) - 1).bit_length()) if bits is None else bits
+    _check_table(name, values, width)
+    if not 0 <= nan_input_code < len(values):
+        raise InputError(f"{name}: a NaN becomes one of codes 0..{len(values) - 1}; got {nan_input_code}")
+    return ElementFormat(
+        name=name,
+        kind="codebook",
+        bits=width,
+        exponent_bits=0,
+        mantissa_bits=width,
+        bias=0,
+        max_code=len(values) - 1,
+        nan_codes=tuple(range(len(values), 1 << width)),
+        nan_input_code=nan_input_code,
+        inf_codes=(),
+        overflow_code=len(values) - 1,
+        has_negative_zero=False,
+        roundings=(ties,),
+        rounding_required=False,
+        source=source,
+        table=values,
+        purpose=purpose,
+    )
+
+
+def _check_table(name: str, values: tuple[float, ...], bits: int) -> None:
     import numpy as np
-    from numpy.typing import NDArray
 
-Overflow = Literal["saturate", "ieee"]
-#: `nearest_away`, `nearest_toward_zero`: to nearest, ties away from or toward zero; recipes of some libraries need them
-Rounding = Literal["nearest_even", "up", "down", "nearest_away", "nearest_toward_zero"]
-
-
-@dataclass(frozen=True)
-class ElementFormat:
-    """A finite set of codes and the value of each. Bit patterns here are unsigned; `int8` -1 is pattern 0xFF."""
-
-    #: the name ml_dtypes and torch use
-    name: str
-    #: `float`: sign, exponent, mantissa. `exponent`: a power of two, no sign. `integer`: two's complement.
-    kind: Literal["float", "exponent", "integer"]
-    bits: int
-    exponent_bits: int
-    mantissa_bits: int
-    bias: int
-    #: pattern of the largest finite value
-    max_code: int
-    #: patterns that are NaN, and the one that a NaN input becomes (where there are none: the finite code it becomes)
-    nan_codes: tuple[int, ...]
-    nan_input_code: int
-    inf_codes: tuple[int, ...]
-    #: pattern of positive overflow and +Inf under `overflow="ieee"`; the sign bit is OR-ed in
-    overflow_code: int
-    #: False: a zero drops its sign, because the pattern of -0 is the NaN (fnuz)
-    has_negative_zero: bool
-    #: the roundings `encode` knows; the first one is the default, unless `rounding_required`
-    roundings: tuple[Rounding, ...]
-    rounding_required: bool
-    source: str
-
-    @property
-    def codes(self) -> int:
-        """How many codes there are."""
-        return 1 << self.bits
-
-    @property
-    def sign_bit(self) -> int:
-        """The mask of the sign bit, 0 where the format has none."""
-        return 0 if self.kind == "exponent" else 1 << (self.bits - 1)
-
-    @property
-    def max(self) -> float:
-        """The largest finite value."""
-        return self.value(self.max_code)
-
-    @property
-    def min_normal(self) -> float:
-        """The smallest positive normal value."""
-        return self.value(1 << self.mantissa_bits) if self.kind == "float" else self.value(self._smallest_code)
-
-    @property
-    def min_subnormal(self) -> float:
-        """The smallest positive value."""
-        return self.value(self._smallest_code)
-
-    @property
-    def _smallest_code(self) -> int:
-        return 0 if self.kind == "exponent" else 1
-
-    @property
-    def code_dtype(self) -> str:
-        """NumPy dtype of unpacked codes: int8 for the integers, else uint8; 4-bit codes one per byte."""
-        return "int8" if self.kind == "integer" else "uint8"
-
-    def value(self, code: int) -> float:
-        """The value of a bit pattern, exact in float32 for every format here. NaN and Inf codes give NaN and Inf."""
-        if not 0 <= code < self.codes:
-            raise ValueError(f"{self.name} has no code {code}; its codes are 0..{self.codes - 1}")
-        if code in self.nan_codes:
-            return math.nan
-        negative = bool(code & self.sign_bit)
-        if self.kind == "integer":
-            return float(code - self.codes if negative else code)
-        if self.kind == "exponent":
-            return math.ldexp(1.0, code - self.bias)
-        magnitude = math.inf if code in self.inf_codes else self._magnitude(code & ~self.sign_bit)
-        return -magnitude if negative else magnitude
-
-    def _magnitude(self, pattern: int) -> float:
-        # OCP OFP8 1.0 section 5: a zero exponent field has no implicit 1 and the exponent of field 1
-        exponent, mantissa = divmod(pattern, 1 << self.mantissa_bits)
-        implicit = 1 << self.mantissa_bits if exponent else 0
-        return math.ldexp(implicit + mantissa, max(exponent, 1) - self.bias - self.mantissa_bits)
-
-    def values(self) -> NDArray[np.float32]:
-        """The value of every bit pattern in order: float32, shape (2**bits,), read-only."""
-        return self._values
-
-    @cached_property
-    def _values(self) -> NDArray[np.float32]:
-        import numpy as np
-
-        table = np.array([self.value(code) for code in range(self.codes)], np.float32)
-        table.flags.writeable = False
-        return table
+    if not 1 <= bits <= 8:
+        raise InputError(f"{name}: a code has 1 to 8 bits; got {bits}")
+    if not 2 <= len(values) <= 1 << bits:
+        raise InputError(f"{name}: a table of {bits}-bit codes has 2 to {1 << bits} values; got {len(values)}")
+    with np.errstate(over="ignore"):
+        exact = [float(np.float32(value)) == value and abs(value) != float("inf") for value in values]
+    if not all(exact):
+        raise InputError(f"{name}: values of a table are finite float32 numbers; got {values[exact.index(False)]!r}")
+    unsorted = next((i for i, (a, b) in enumerate(pairwise(values)) if not a < b), None)
+    if unsorted is not None:
+        pair = f"{values[unsorted]:g} before {values[unsorted + 1]:g}"
+        raise InputError(f"{name}: the values of a table ascend; got {pair}")
 
 
 _OCP = "OCP OFP8 1.0, tables 1 and 2"
 _FNUZ = "Noune et al., 8-bit Numerical Formats for Deep Neural Networks (arXiv 2206.02915); AMD CDNA3 ISA"
 _MX = "OCP Microscaling Formats (MX) 1.0, section 5.3"
+_PTX_NAN = "a NaN becomes +max: PTX ISA, cvt"
 
 _FORMATS = (
-    ElementFormat(
-        name="e4m3fn",
-        kind="float",
-        bits=8,
-        exponent_bits=4,
-        mantissa_bits=3,
+    floating(
+        "e4m3fn",
+        4,
+        3,
         bias=7,
         max_code=0b0_1111_110,  # 448
         nan_codes=(0b0_1111_111, 0b1_1111_111),
         nan_input_code=0b0_1111_111,
-        inf_codes=(),
         overflow_code=0b0_1111_111,  # no Inf: overflow is NaN
-        has_negative_zero=True,
-        roundings=("nearest_even",),
-        rounding_required=False,
         source=_OCP,
+        purpose="The 8-bit float of FP8 K and V, and the format of NVFP4's block scales. It trades range for "
+        "precision: no Inf, one NaN for each sign, and the exponent field of all ones holds numbers up to 448.",
     ),
-    ElementFormat(
-        name="e5m2",
-        kind="float",
-        bits=8,
-        exponent_bits=5,
-        mantissa_bits=2,
+    floating(
+        "e5m2",
+        5,
+        2,
         bias=15,
         max_code=0b0_11110_11,  # 57344
         nan_codes=(0b0_11111_01, 0b0_11111_10, 0b0_11111_11, 0b1_11111_01, 0b1_11111_10, 0b1_11111_11),
         nan_input_code=0b0_11111_11,
         inf_codes=(0b0_11111_00, 0b1_11111_00),
         overflow_code=0b0_11111_00,
-        has_negative_zero=True,
-        roundings=("nearest_even",),
-        rounding_required=False,
         source=_OCP,
+        purpose="The 8-bit float with the range of float16: the upper byte of a float16, with its Inf and its NaNs.",
     ),
-    ElementFormat(
-        name="e4m3fnuz",
-        kind="float",
-        bits=8,
-        exponent_bits=4,
-        mantissa_bits=3,
+    floating(
+        "e4m3fnuz",
+        4,
+        3,
         bias=8,
         max_code=0b0_1111_111,  # 240
         nan_codes=(0b1_0000_000,),
         nan_input_code=0b1_0000_000,
-        inf_codes=(),
         overflow_code=0b1_0000_000,
         has_negative_zero=False,
-        roundings=("nearest_even",),
-        rounding_required=False,
         source=_FNUZ,
+        purpose="The 8-bit float of AMD's CDNA3: as e4m3fn with the bias one higher, one NaN in all, and no -0.",
     ),
-    ElementFormat(
-        name="e5m2fnuz",
-        kind="float",
-        bits=8,
-        exponent_bits=5,
-        mantissa_bits=2,
+    floating(
+        "e5m2fnuz",
+        5,
+        2,
         bias=16,
         max_code=0b0_11111_11,  # 57344
         nan_codes=(0b1_00000_00,),
         nan_input_code=0b1_00000_00,
-        inf_codes=(),
         overflow_code=0b1_00000_00,
         has_negative_zero=False,
-        roundings=("nearest_even",),
-        rounding_required=False,
         source=_FNUZ,
+        purpose="The wide 8-bit float of AMD's CDNA3: as e5m2 with the bias one higher, no Inf, one NaN in all, and "
+        "no -0.",
     ),
-    ElementFormat(
-        name="e2m1fn",
-        kind="float",
-        bits=4,
-        exponent_bits=2,
-        mantissa_bits=1,
+    floating(
+        "e2m1fn",
+        2,
+        1,
         bias=1,
         max_code=0b0_11_1,  # 6
-        nan_codes=(),
         nan_input_code=0b0_11_1,  # +6: PTX ISA, cvt.rn.satfinite.e2m1x2
-        inf_codes=(),
-        overflow_code=0b0_11_1,  # always saturates
-        has_negative_zero=True,
-        roundings=("nearest_even",),
-        rounding_required=False,
         source=_MX,
+        purpose="The 4-bit float of NVFP4 and of the OCP MX formats: eight magnitudes, 0 to 6, and nothing else.",
     ),
     ElementFormat(
         name="e8m0fnu",
@@ -221,40 +234,102 @@ _FORMATS = (
         roundings=("nearest_even", "up", "down"),
         rounding_required=True,
         source=_MX,
+        negatives="magnitude",
+        purpose="A scale that is a power of two: the exponent byte of a float32, without sign and mantissa. "
+        "OCP MX blocks are scaled with it.",
     ),
-    ElementFormat(
-        name="int8",
-        kind="integer",
-        bits=8,
-        exponent_bits=0,
-        mantissa_bits=7,
-        bias=-6,  # only "subnormals", 1 apart: 2^(1 - bias - mantissa_bits) = 1
-        max_code=0b0_1111111,
-        nan_codes=(),
-        nan_input_code=0b0_0000000,
-        inf_codes=(),
-        overflow_code=0b0_1111111,  # always saturates, at -128 below
-        has_negative_zero=False,
-        roundings=("nearest_even",),
-        rounding_required=False,
-        source="two's complement",
+    integer(8, signed=True, purpose="The integers of INT8 K and V."),
+    integer(
+        4,
+        signed=True,
+        purpose="The integers of 4-bit integer caches. Unpacked codes are int8, one per byte.",
     ),
-    ElementFormat(
-        name="int4",
-        kind="integer",
-        bits=4,
-        exponent_bits=0,
-        mantissa_bits=3,
-        bias=-2,
-        max_code=0b0_111,
-        nan_codes=(),
-        nan_input_code=0b0_000,
-        inf_codes=(),
-        overflow_code=0b0_111,
-        has_negative_zero=False,
-        roundings=("nearest_even",),
-        rounding_required=False,
-        source="two's complement",
+    floating(
+        "e4m3",
+        4,
+        3,
+        bias=7,
+        max_code=0b0_1110_111,  # 240
+        nan_codes=(*range(0b0_1111_001, 0b1_0000_000), *range(0b1_1111_001, 0b1_0000_0000)),
+        nan_input_code=0b0_1111_100,  # the quiet NaN without payload, as ml_dtypes casts
+        inf_codes=(0b0_1111_000, 0b1_1111_000),
+        overflow_code=0b0_1111_000,
+        source="IEEE 754-2019 section 3.4 with these field widths; ml_dtypes float8_e4m3",
+        purpose="An 8-bit float with the fields of e4m3fn and the specials of IEEE 754: Inf, NaNs, and 240 as the "
+        "largest number.",
+    ),
+    floating(
+        "e4b15",
+        4,
+        3,
+        bias=15,
+        max_code=0b0_1111_111,  # 1.875
+        nan_input_code=0b0_1111_111,
+        source="Triton 3.9, fp8e4b15 (triton/language/extra/cuda/utils.py)",
+        purpose="Triton's 8-bit float for GPUs before sm_89: the fields of e4m3fn with bias 15, so that its bits are "
+        "those of a float16 below 2; no Inf, no NaN. Triton's own conversion clamps to 1.75 and sends ties away from "
+        "zero; this format is the set of its values, and rounds as all formats here do.",
+    ),
+    floating(
+        "ue5m3",
+        5,
+        3,
+        bias=15,
+        max_code=0b11111_110,  # 114688
+        nan_codes=(0b11111_111,),
+        nan_input_code=0b11111_111,
+        overflow_code=0b11111_111,
+        negatives="lowest",
+        source="e5m3 without sign, the NaN of all ones as in e4m3fn",
+        purpose="An 8-bit float without sign, for block scales: the range of e5m2 with one more bit of mantissa.",
+    ),
+    floating(
+        "ue4m3",
+        4,
+        3,
+        bias=7,
+        max_code=0b1111_110,  # 448
+        nan_codes=(0b1111_111,),
+        nan_input_code=0b1111_111,
+        overflow_code=0b1111_111,
+        negatives="lowest",
+        source="PTX ISA, ue4m3 of the block-scaled mma: e4m3fn without its sign",
+        purpose="e4m3fn without its sign, 7 bits, for block scales: where it lies in a byte of its own, the top bit "
+        "is 0 and the byte is that of e4m3fn.",
+    ),
+    floating(
+        "e2m3fn",
+        2,
+        3,
+        bias=1,
+        max_code=0b0_11_111,  # 7.5
+        nan_input_code=0b0_11_111,
+        source=f"{_MX}; {_PTX_NAN}",
+        purpose="The 6-bit float of the OCP MX formats with more precision: 0 to 7.5, no Inf, no NaN.",
+    ),
+    floating(
+        "e3m2fn",
+        3,
+        2,
+        bias=3,
+        max_code=0b0_111_11,  # 28
+        nan_input_code=0b0_111_11,
+        source=f"{_MX}; {_PTX_NAN}",
+        purpose="The 6-bit float of the OCP MX formats with more range: 0 to 28, no Inf, no NaN.",
+    ),
+    codebook(
+        "iq4_nl",
+        (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113),
+        ties="nearest_up",
+        nan_input_code=15,  # every comparison with a NaN fails, so the search ends at the last value
+        source="ggml 0.25.3, kvalues_iq4nl (ggml-common.h) and best_index_int8 (ggml-quants.c)",
+        purpose="The 16 values of llama.cpp's iq4_nl: denser around zero, with no zero among them.",
+    ),
+    *(
+        integer(bits, signed=signed, purpose=f"The {'signed' if signed else 'unsigned'} integers of {bits} bits.")
+        for signed in (True, False)
+        for bits in range(1, 9)
+        if not (signed and bits in (4, 8))
     ),
 )
 
@@ -263,21 +338,16 @@ def _binary(name: str, exponent_bits: int, mantissa_bits: int) -> ElementFormat:
     top = ((1 << exponent_bits) - 1) << mantissa_bits  # exponent field of Inf and NaN
     sign = 1 << (exponent_bits + mantissa_bits)
     payloads = range(1, 1 << mantissa_bits)
-    return ElementFormat(
-        name=name,
-        kind="float",
-        bits=1 + exponent_bits + mantissa_bits,
-        exponent_bits=exponent_bits,
-        mantissa_bits=mantissa_bits,
+    return floating(
+        name,
+        exponent_bits,
+        mantissa_bits,
         bias=(1 << (exponent_bits - 1)) - 1,
         max_code=top - 1,
         nan_codes=tuple(s + top + payload for s in (0, sign) for payload in payloads),
         nan_input_code=top + (1 << (mantissa_bits - 1)),
         inf_codes=(top, sign + top),
         overflow_code=top,
-        has_negative_zero=True,
-        roundings=("nearest_even",),
-        rounding_required=False,
         source="IEEE 754-2019 section 3.4" if name == "float16" else "the upper half of IEEE binary32",
     )
 
@@ -287,8 +357,19 @@ BINARIES: Mapping[str, ElementFormat] = MappingProxyType(
     {"float16": _binary("float16", 5, 10), "bfloat16": _binary("bfloat16", 8, 7)}
 )
 
-#: every element format by name
-ELEMENTS: Mapping[str, ElementFormat] = MappingProxyType({fmt.name: fmt for fmt in _FORMATS})
+_known = {fmt.name: fmt for fmt in _FORMATS}
+#: every element format by name; `define` adds to it
+ELEMENTS: Mapping[str, ElementFormat] = MappingProxyType(_known)
+#: the names that come with the package: nobody else's
+_OWN = frozenset((*_known, *BINARIES, "float32", "float64", "input"))
+
+
+def define(fmt: ElementFormat) -> ElementFormat:
+    """Make a format known by its name, until the program ends. Raises InputError for a name of the catalogue."""
+    if fmt.name in _OWN:
+        raise InputError(f"{fmt.name!r} is a format of kvformat's own; choose another name")
+    _known[fmt.name] = fmt
+    return fmt
 
 
 def element(name: str | ElementFormat) -> ElementFormat:

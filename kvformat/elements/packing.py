@@ -1,4 +1,8 @@
-"""Two 4-bit codes in one byte: element 2i in the low nibble, 2i + 1 in the high one."""
+"""Codes of any width as bytes: a continuous stream, the first code in the lowest bits.
+
+At 4 bits element 2i lies in the low nibble and 2i + 1 in the high one; at 3 bits code i begins at bit 3 i of the
+stream, and may cross into the next byte.
+"""
 
 from __future__ import annotations
 
@@ -43,3 +47,89 @@ def unpack_nibbles(packed: ArrayLike) -> NDArray[np.uint8]:
     codes[..., 0::2] = array & 0xF
     codes[..., 1::2] = array >> 4
     return codes
+
+
+def pack_bits(codes: ArrayLike, bits: int) -> NDArray[np.uint8]:
+    """Pack codes of any width into bytes, LSB first.
+
+    Parameters
+    ----------
+    codes: int8 or uint8, shape (..., n): one code per byte; of signed ones the low `bits` bits are taken.
+    bits: the width of a code, 1 to 8.
+
+    Returns
+    -------
+    uint8, shape (..., ceil(n * bits / 8)): code i in bits i * bits and up, counted from the lowest bit of the first
+    byte; the bits after the last code are 0.
+
+    Raises
+    ------
+    InputError: for another dtype, a width outside 1..8, or a code of more than `bits` bits.
+    """
+    array: NDArray[Any] = np.asarray(codes)
+    _check_width(bits)
+    if array.dtype not in (np.int8, np.uint8) or array.ndim == 0:
+        raise InputError(f"codes to pack are int8 or uint8, at least one axis; got {array.dtype} {array.shape}")
+    low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if array.dtype == np.int8 else (0, (1 << bits) - 1)
+    if array.size and (int(array.min()) < low or int(array.max()) > high):
+        got = f"{array.min()}..{array.max()}"
+        raise InputError(f"{bits}-bit codes of dtype {array.dtype} lie in {low}..{high}; got {got}")
+    patterns = np.ascontiguousarray(array).view(np.uint8) & np.uint8((1 << bits) - 1)
+    if bits == 8:
+        return patterns
+    # eight codes fill `bits` bytes: they are put together in one 64-bit word
+    count = array.shape[-1]
+    groups = -(-count // 8)
+    padded = np.zeros((*array.shape[:-1], 8 * groups), np.uint8)
+    padded[..., :count] = patterns
+    eights = padded.reshape(*array.shape[:-1], groups, 8)
+    words = np.zeros(eights.shape[:-1], "<u8")
+    for place in range(8):
+        words |= eights[..., place].astype("<u8") << np.uint64(bits * place)
+    whole = words.view(np.uint8).reshape(*words.shape, 8)[..., :bits]
+    return np.ascontiguousarray(whole.reshape(*array.shape[:-1], groups * bits)[..., : -(-count * bits // 8)])
+
+
+def unpack_bits(packed: ArrayLike, bits: int, count: int | None = None) -> NDArray[np.uint8]:
+    """Unpack a stream of codes of any width: the inverse of `pack_bits`.
+
+    Parameters
+    ----------
+    packed: uint8, shape (..., bytes).
+    bits: the width of a code, 1 to 8.
+    count: codes to take; None: as many whole ones as there are.
+
+    Returns
+    -------
+    uint8 patterns, shape (..., count). For the values of signed ones see `decode`.
+
+    Raises
+    ------
+    InputError: for another dtype, a width outside 1..8, or more codes than there are.
+    """
+    array: NDArray[Any] = np.asarray(packed)
+    _check_width(bits)
+    if array.dtype != np.uint8 or array.ndim == 0:
+        raise InputError(f"packed codes are bytes (uint8), at least one axis; got {array.dtype} {array.shape}")
+    held = 8 * array.shape[-1] // bits
+    wanted = held if count is None else count
+    if not 0 <= wanted <= held:
+        raise InputError(f"{array.shape[-1]} bytes hold {held} codes of {bits} bits; got count {count}")
+    if bits == 8:
+        return np.ascontiguousarray(array[..., :wanted])
+    groups = -(-wanted // 8)
+    eights = np.zeros((*array.shape[:-1], groups * bits), np.uint8)
+    taken = min(groups * bits, array.shape[-1])
+    eights[..., :taken] = array[..., :taken]
+    bytes8 = np.zeros((*array.shape[:-1], groups, 8), np.uint8)
+    bytes8[..., :bits] = eights.reshape(*array.shape[:-1], groups, bits)
+    words = bytes8.view("<u8")[..., 0]
+    codes = np.empty((*array.shape[:-1], groups, 8), np.uint8)
+    for place in range(8):
+        codes[..., place] = (words >> np.uint64(bits * place)) & np.uint64((1 << bits) - 1)
+    return np.ascontiguousarray(codes.reshape(*array.shape[:-1], 8 * groups)[..., :wanted])
+
+
+def _check_width(bits: int) -> None:
+    if not 1 <= bits <= 8:
+        raise InputError(f"a code has 1 to 8 bits; got {bits}")

@@ -73,7 +73,7 @@ class Sweep:
 
 def policies(fmt: ElementFormat) -> tuple[Policy, ...]:
     """The policies under which the format's codes differ."""
-    overflows = ("saturate",) if fmt.overflow_code == fmt.max_code else ("saturate", "ieee")
+    overflows = ("saturate",) if fmt.always_saturates else ("saturate", "ieee")
     return tuple(Policy(overflow, rounding) for rounding in fmt.roundings for overflow in overflows)
 
 
@@ -150,8 +150,8 @@ def _judge(fmt: ElementFormat, policy: Policy, start: int, stop: int, result: Sw
     result.first = result.first or {
         "pattern": f"0x{start + at:08X}",
         **policy._asdict(),
-        "expected": f"0x{expected[at]:02X}",
-        "found": f"0x{found[at]:02X}",
+        "expected": f"0x{expected[at]:0{fmt.digits}X}",
+        "found": f"0x{found[at]:0{fmt.digits}X}",
     }
 
 

@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvformat import cache
+from kvformat.elements.codec import typed
 from kvformat.elements.formats import ElementFormat, element
-from kvformat.elements.packing import unpack_nibbles
+from kvformat.elements.packing import unpack_bits
 from kvformat.fuzz import reading, twin
 from kvformat.fuzz.candidate import ARGUMENTS, Arena, Candidate, CandidateError
 from kvformat.fuzz.case import Case
@@ -245,17 +246,15 @@ def _quantized(answer: Any, expected: Quantized) -> tuple[Quantized, np.float32 
 
 
 def _codes(given: Any, what: str, expected: Array, fmt: ElementFormat) -> Array:
-    """Codes one per byte, from their bytes or from an 8-bit float dtype; 4-bit ones may be packed, low nibble first."""
+    """Codes one per byte, from their bytes or from an 8-bit float dtype; narrower ones may be packed, LSB first."""
     array = _array(given, what)
     if array.dtype == getattr(ml_dtypes, f"float8_{fmt.name}", None):
         array = array.view(np.uint8)
     if array.dtype not in (np.uint8, np.int8):
         raise _AnswerError(f"returns {what} of {array.dtype}; those of {fmt.name} are {expected.dtype}, one per byte")
-    half = (*expected.shape[:-1], expected.shape[-1] // 2)
-    if fmt.bits == 4 and array.shape == half:
-        array = unpack_nibbles(array.view(np.uint8))
-        if fmt.kind == "integer":
-            array = (array << 4).view(np.int8) >> 4
+    packed = (*expected.shape[:-1], -(-expected.shape[-1] * fmt.bits // 8))
+    if fmt.bits < 8 and array.shape == packed:
+        array = typed(unpack_bits(array.view(np.uint8), fmt.bits, expected.shape[-1]), fmt)
     array = _shaped(array, what, expected.shape)
     return array.view(expected.dtype)
 

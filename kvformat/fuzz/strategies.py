@@ -109,7 +109,7 @@ def element_values(fmt: str | ElementFormat, *, finite: bool = True) -> st.Searc
 def codes(fmt: str | ElementFormat) -> st.SearchStrategy[int]:
     """Codes of a format, as `kvformat.encode` gives them: unsigned patterns, signed for int8 and int4."""
     target = element(fmt)
-    if target.kind == "integer":
+    if target.signed_integer:
         return st.integers(-target.sign_bit, target.sign_bit - 1)
     return st.integers(0, target.codes - 1)
 

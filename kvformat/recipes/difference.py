@@ -78,7 +78,7 @@ def comparable(left: Recipe, right: Recipe) -> bool:
 
 def _stored(recipe: Recipe) -> tuple[Any, ...]:
     fmt = None if recipe.element is None else element(recipe.element)
-    codes = None if fmt is None else (fmt.bits, fmt.kind == "integer")
+    codes = None if fmt is None else (fmt.bits, fmt.signed_integer)
     inner = recipe.inner
     return codes, None if inner is None else (inner.store.split()[0], inner.granularity)
 

@@ -325,7 +325,7 @@ def quantize(
     target = element(recipe.element)
     outer = recipe.outer[-1] if recipe.outer and recipe.inner else None
     shared = np.float32(1) if outer is None else np.float32(float(scales[outer.name]))
-    if target.kind == "integer":  # sign-extended
+    if target.signed_integer:  # sign-extended
         codes = np.where(codes < target.sign_bit, codes, codes.astype(int) - target.codes).astype(np.int8)
     return codes, last, shared
 

@@ -111,7 +111,7 @@ def _is_power(values: Array) -> NDArray[np.bool_]:
 def _keys(codes: Array, fmt: ElementFormat) -> NDArray[np.int64]:
     """Codes as integers in the order of their values, -0 directly below +0."""
     patterns = codes.astype(np.int64) & (fmt.codes - 1)
-    if fmt.kind == "exponent":
+    if not fmt.sign_bit:  # codes without a sign ascend as they are, and so do those of a codebook
         return patterns
     negative = patterns >= fmt.sign_bit
     if fmt.kind == "integer":

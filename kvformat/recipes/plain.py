@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kvformat.elements.codec import typed
 from kvformat.elements.formats import ElementFormat, element
 from kvformat.recipes import quantizer
 from kvformat.recipes.intervals import Interval, Value, encoded, narrowed, patterns, points, run
@@ -39,7 +40,7 @@ def quantize(x: NDArray[Any], recipe: Recipe, *, scale: float | None = None) -> 
         stored, known[how.inner.name] = _stored(how, known[how.inner.name])
         stored = stored.reshape(*x.shape[:2], *((columns,) if how.inner.granularity.dims else ()))
     coded = run(how.code, {**known, "x": points(groups)}, groups, bounds=False)["c"]
-    codes = _typed(np.broadcast_to(patterns(coded, element(how.element)), groups.shape), element(how.element))
+    codes = typed(np.broadcast_to(patterns(coded, element(how.element)), groups.shape), element(how.element))
     outermost = np.float32(_number(shared[-1]).reshape(-1)[0]) if shared and how.inner else np.float32(1)
     return Quantized(codes.reshape(x.shape), stored, outermost, how)
 
@@ -82,10 +83,3 @@ def _stored(how: Recipe, value: Value) -> tuple[NDArray[Any], Value]:
     storing = how.inner.storing
     codes = patterns(encoded(storing, value), _store_format(how))
     return codes, points(_store_format(how).values()[codes])
-
-
-def _typed(codes: NDArray[np.uint8], fmt: ElementFormat) -> NDArray[Any]:
-    if fmt.kind != "integer":
-        return codes
-    spare = 8 - fmt.bits
-    return (codes << spare).view(np.int8) >> spare

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from kvformat.elements import threads
-from kvformat.elements.codec import float_dtype, native
-from kvformat.elements.formats import ElementFormat, element
+from kvformat.elements.codec import float_dtype, native, typed
+from kvformat.elements.formats import element
 from kvformat.elements.static import static
 from kvformat.errors import InputError
 from kvformat.recipes import engine
@@ -182,14 +182,7 @@ def _quantize(
         scales = scales.reshape((tokens, heads, columns) if how.inner.granularity.dims else (tokens, heads))
         shared = np.float32(outer[0, -1]) if how.outer else np.float32(1)
     assert how.element is not None
-    return Quantized(_extended(codes, element(how.element)).reshape(x.shape), scales, shared, how)
-
-
-def _extended(patterns: NDArray[np.uint8], fmt: ElementFormat) -> NDArray[Any]:
-    if fmt.kind != "integer":
-        return patterns
-    spare = 8 - fmt.bits
-    return (patterns << spare).view(np.int8) >> spare if spare else patterns.view(np.int8)
+    return Quantized(typed(codes, element(how.element)).reshape(x.shape), scales, shared, how)
 
 
 def _columns(how: Recipe, inner: Level, dims: int) -> int:

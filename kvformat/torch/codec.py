@@ -39,6 +39,8 @@ class Encoding:
     nan_code: int
     codes_mask: int
     integer: bool
+    #: a negative number becomes 0
+    unsigned: bool
     negative_zero: bool
     same_range: bool
     rounding: str
@@ -53,6 +55,7 @@ class Decoding:
 
     bits: int
     integer: bool
+    unsigned: bool
     mantissa: int
     bias: int
     magnitude_mask: int
@@ -68,13 +71,12 @@ _INSTRUCTIONS = {"e4m3fn": "e4m3x2", "e2m1fn": "e2m1x2"}
 
 
 def encoding(how: Conversion, real: str) -> Encoding:
-    """The numbers of a conversion from `real`, "float32" or "float64". Raises InputError for a format without sign."""
+    """The numbers of a conversion from `real`, "float32" or "float64". Raises InputError for e8m0fnu and codebooks."""
     fmt = how.format
-    if fmt.kind == "exponent":
-        raise InputError(f"{fmt.name} has no Triton kernel; use CPU tensors")
+    _check_kind(fmt)
     mantissa, bias, width = (23, 127, 32) if real == "float32" else (52, 1023, 64)
     shift = mantissa - fmt.mantissa_bits
-    plain = how.overflow == "saturate" or fmt.overflow_code == fmt.max_code
+    plain = how.overflow == "saturate" or fmt.always_saturates
     by_instruction = plain and how.rounding == "nearest_even" and real == "float32"
     return Encoding(
         width=width,
@@ -92,7 +94,8 @@ def encoding(how: Conversion, real: str) -> Encoding:
         beyond=fmt.max_code if how.overflow == "saturate" else fmt.overflow_code,
         nan_code=fmt.nan_input_code,
         codes_mask=fmt.codes - 1,
-        integer=fmt.kind == "integer",
+        integer=fmt.signed_integer,
+        unsigned=fmt.negatives != "kept",
         negative_zero=fmt.has_negative_zero,
         same_range=bias == fmt.bias,
         rounding=how.rounding,
@@ -102,20 +105,25 @@ def encoding(how: Conversion, real: str) -> Encoding:
 
 
 def decoding(fmt: ElementFormat) -> Decoding:
-    """The numbers of a format's decode. Raises InputError for a format without sign."""
-    if fmt.kind == "exponent":
-        raise InputError(f"{fmt.name} has no Triton kernel; use CPU tensors")
+    """The numbers of a format's decode. Raises InputError for e8m0fnu and codebooks."""
+    _check_kind(fmt)
     infinity = fmt.inf_codes[0] if fmt.inf_codes else -1
     return Decoding(
         bits=fmt.bits,
         integer=fmt.kind == "integer",
+        unsigned=not fmt.sign_bit,
         mantissa=fmt.mantissa_bits,
         bias=fmt.bias,
-        magnitude_mask=fmt.codes // 2 - 1,
+        magnitude_mask=fmt.codes - 1 - fmt.sign_bit,
         largest=max(fmt.max_code, infinity),
         infinity=infinity,
-        sign_is_nan=fmt.codes // 2 in fmt.nan_codes,
+        sign_is_nan=bool(fmt.sign_bit) and fmt.sign_bit in fmt.nan_codes,
     )
+
+
+def _check_kind(fmt: ElementFormat) -> None:
+    if fmt.kind not in ("float", "integer"):
+        raise InputError(f"{fmt.name} has no Triton kernel; use CPU tensors")
 
 
 def narrowing(dtype: str, real: str) -> Encoding:
@@ -177,7 +185,10 @@ def encode(x: tl.tensor, HOW: tl.constexpr) -> tl.tensor:
     ROUNDING: tl.constexpr = HOW.rounding
     code = round_shift((above << HOW.mantissa) + significand, below + HOW.shift, ROUNDING)
     sign = (bits >> HOW.sign_shift) & HOW.sign_mask
-    if HOW.integer:
+    if HOW.unsigned:
+        code = tl.where(code <= HOW.largest, code, code - code + HOW.beyond)
+        code = tl.where((bits >> (HOW.width - 1)) == 0, code, code - code)
+    elif HOW.integer:
         # two's complement reaches one further below zero: -128, 127
         top = tl.where(sign != 0, sign - sign + HOW.largest + 1, sign - sign + HOW.largest)
         code = tl.minimum(code, top)
@@ -197,14 +208,16 @@ def encode(x: tl.tensor, HOW: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def decode(codes: tl.tensor, HOW: tl.constexpr) -> tl.tensor:
-    """The values of uint8 codes, 4-bit ones one per byte: float32."""
-    if HOW.integer:
+    """The values of uint8 codes, one per byte: float32."""
+    if HOW.integer and HOW.unsigned:
+        return codes.to(tl.float32)
+    elif HOW.integer:
         spare: tl.constexpr = 8 - HOW.bits
         return ((codes << spare).to(tl.int8, bitcast=True) >> spare).to(tl.float32)
     else:
         wide = codes.to(tl.uint32)
         magnitude = wide & HOW.magnitude_mask
-        sign = (wide >> (HOW.bits - 1)) << 31
+        sign = (wide >> (HOW.bits - 1)) << 31 if not HOW.unsigned else wide - wide
         normal = (magnitude << (23 - HOW.mantissa)) + ((127 - HOW.bias) << 23)
         # a number without the implicit bit is its mantissa times the smallest step: an exact product
         step: tl.constexpr = 2.0 ** (1 - HOW.bias - HOW.mantissa)

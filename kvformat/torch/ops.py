@@ -347,7 +347,7 @@ def _check_out(dtype: torch.dtype) -> None:
 def _code_dtype(how: recipes.Recipe, values: torch.dtype) -> torch.dtype:
     if how.element is None:
         return values
-    return torch.int8 if element(how.element).kind == "integer" else torch.uint8
+    return torch.int8 if element(how.element).signed_integer else torch.uint8
 
 
 def _number(scale: torch.Tensor | None) -> np.float32 | None:

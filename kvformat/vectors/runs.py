@@ -119,7 +119,7 @@ def _table_groups(data: bytes) -> Iterator[Mapping[str, Any]]:
 
     about = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
     fmt = element(json.loads(about["kvformat_vectors"])["format"])
-    digits = fmt.bits // 4
+    digits = fmt.digits
     nan = [f"{code:0{digits}X}" for code in fmt.nan_codes]
     for name, codes in sorted(load(data).items()):
         source, rounding, overflow = name.split("/")
@@ -197,7 +197,7 @@ def _judge_encode(
     offered = {"overflow": group["overflow"], "rounding": group["rounding"], "format": fmt.name}
     codes = code_patterns(call(function, x, offered=offered), x.shape, "codes", fmt.bits)
     for test, code in zip(tests, codes.tolist(), strict=True):
-        found = f"{code:0{fmt.bits // 4}X}"
+        found = f"{code:0{fmt.digits}X}"
         right = group["nanCodes"] if test["code"] == "nan" else [test["code"]]
         outcome.add(test["id"], "" if found in right else f"x {test['x']}: code {found}, right: {test['code']}")
 
@@ -285,12 +285,12 @@ def _first(what: str, found: Sequence[str], right: Sequence[str]) -> str:
 
 
 def _code_texts(patterns: Array, fmt: ElementFormat) -> list[str]:
-    return ["nan" if code in fmt.nan_codes else f"{code:0{fmt.bits // 4}X}" for code in patterns.tolist()]
+    return ["nan" if code in fmt.nan_codes else f"{code:0{fmt.digits}X}" for code in patterns.tolist()]
 
 
 def _patterns(text: str, fmt: ElementFormat) -> NDArray[np.uint8]:
     """Codes written one after the other."""
-    digits = fmt.bits // 4
+    digits = fmt.digits
     return np.array([int(text[i : i + digits], 16) for i in range(0, len(text), digits)], np.uint8)
 
 

@@ -150,7 +150,7 @@ def with_code(expected: Quantized, allowed: list[int], head: int, dim: int) -> Q
 def pattern_name(name: str, pattern: int) -> str:
     """A pattern of an element format as reports print its code."""
     fmt = element(name)
-    return _name(pattern - fmt.codes if fmt.kind == "integer" and pattern >= fmt.codes // 2 else pattern, fmt)
+    return _name(pattern - fmt.codes if fmt.signed_integer and pattern >= fmt.codes // 2 else pattern, fmt)
 
 
 def _name(code: int, fmt: ElementFormat) -> str:
@@ -255,9 +255,9 @@ def _tie(x: Number, fmt: ElementFormat) -> list[str] | None:
     """The two neighbouring values that x lies exactly between, if it does."""
     if x.magnitude is None:
         return None
-    steps = exact.magnitudes(fmt)
-    for below, above in pairwise(steps[:-1]):  # what would come after the largest value does not exist
-        if 2 * x.magnitude == below + above:
-            sign = -1 if x.negative else 1
-            return [_text(float(sign * below)), _text(float(sign * above))]
+    values = sorted({v.value for v in (exact.decode(code, fmt) for code in range(fmt.codes)) if v.finite})
+    for below, above in pairwise(values):  # what would come after the largest value does not exist
+        if 2 * x.value == below + above:
+            pair = [_text(float(below)), _text(float(above))]
+            return pair[::-1] if x.negative else pair  # the one nearer to zero first
     return None

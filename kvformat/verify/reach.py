@@ -81,7 +81,7 @@ def _largest(how: Recipe, scale: np.float32) -> float:
     assert how.element is not None
     width = (how.inner.granularity.dims or 1) if how.inner else 1
     codes = np.full((1, 1, width), _top_code(how.element), np.uint8)
-    if element(how.element).kind == "integer":
+    if element(how.element).signed_integer:
         codes = codes.view(np.int8)
     if how.inner is None:
         made = Quantized(codes, np.full(1, scale, np.float32), np.float32(1), how)

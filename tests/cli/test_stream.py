@@ -87,7 +87,7 @@ def test_rows_of_two_levels_lead_with_the_global_scale_and_agree_with_the_twin(s
         ("3FC000001\n", ("encode", "--format", "e4m3fn"), [], "line 1"),
         ("3FC00000\n", ("quantize", "--recipe", "nvfp4"), [], "line 1: golden/nvfp4 needs a head_dim"),
         ("3FC00000\n\n", ("quantize", "--recipe", "int8_per_token_head"), ["3C418306 | 7F"], "line 2 is empty"),
-        ("", ("encode", "--format", "e4m3"), [], "did you mean e4m3fn"),
+        ("", ("encode", "--format", "e4m3f"), [], "did you mean e4m3fn"),
         ("", ("encode", "--format", "e8m0fnu"), [], "needs a rounding by name"),
         ("", ("encode", "--format", "e4m3fn", "--from", "float23"), [], "did you mean"),
         ("", ("quantize", "--recipe", "nvfp4", "--scale", "00000000"), [], "finite and > 0"),

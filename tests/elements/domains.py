@@ -27,6 +27,9 @@ ML_DTYPES = {
     "e5m2fnuz": ml_dtypes.float8_e5m2fnuz,
     "e2m1fn": ml_dtypes.float4_e2m1fn,
     "e8m0fnu": ml_dtypes.float8_e8m0fnu,
+    "e4m3": ml_dtypes.float8_e4m3,
+    "e2m3fn": ml_dtypes.float6_e2m3fn,
+    "e3m2fn": ml_dtypes.float6_e3m2fn,
 }
 
 

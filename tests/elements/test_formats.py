@@ -77,7 +77,7 @@ VALUES = [
 
 
 def _patterns(name):
-    return np.arange(2 ** LIMITS[name].bits, dtype=np.uint8)
+    return np.arange(kvf.element(name).codes, dtype=np.uint8)
 
 
 def _by_hand(name):
@@ -100,8 +100,8 @@ def _by_hand(name):
     return values
 
 
-def test_there_are_eight_formats_and_all_have_limits():
-    assert set(ELEMENTS) == set(LIMITS) == set(ALL)
+def test_every_format_of_the_table_of_limits_is_there():
+    assert set(LIMITS) == set(ALL) <= set(ELEMENTS)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -189,7 +189,13 @@ def test_value_of_a_code_that_is_not_there_is_refused(code):
 
 @pytest.mark.parametrize(
     "name, hint",
-    [("e4m3", "e4m3fn"), ("fp4", "known: e2m1fn"), ("float8_e5m2", "e5m2"), ("INT8", "known: "), (8, "known: ")],
+    [
+        ("e4m3f", "did you mean e4m3fn"),
+        ("fp4", "the closest of"),
+        ("float8_e5m2", "e5m2"),
+        ("INT8", "are int8"),
+        (8, "are int8"),
+    ],
 )
 def test_unknown_format_is_one_line_that_names_others(name, hint):
     with pytest.raises(kvf.InputError, match="unknown element format") as error:

@@ -83,3 +83,46 @@ def test_codes_that_do_not_pack_are_refused_in_one_line(codes, message):
 def test_bytes_that_do_not_unpack_are_refused(packed, message):
     with pytest.raises(kvf.InputError, match=message):
         kvf.unpack_nibbles(packed)
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 31, 32, 100])
+def test_packed_codes_of_any_width_are_one_number_written_lsb_first(bits, count):
+    codes = np.random.default_rng(bits).integers(0, 1 << bits, (2, count), np.uint8)
+    packed = kvf.pack_bits(codes, bits)
+    assert packed.shape == (2, -(-count * bits // 8))
+    for row, held in zip(codes.tolist(), packed, strict=True):
+        assert int.from_bytes(held.tobytes(), "little") == sum(code << bits * place for place, code in enumerate(row))
+    np.testing.assert_array_equal(kvf.unpack_bits(packed, bits, count), codes)
+
+
+def test_signed_codes_pack_their_low_bits_and_four_bits_are_nibbles():
+    codes = np.arange(-4, 4, dtype=np.int8)
+    assert int.from_bytes(kvf.pack_bits(codes, 3).tobytes(), "little") == sum(
+        (code & 7) << 3 * place for place, code in enumerate(codes.tolist())
+    )
+    nibbles = np.random.default_rng(0).integers(0, 16, (3, 10), np.uint8)
+    np.testing.assert_array_equal(kvf.pack_bits(nibbles, 4), kvf.pack_nibbles(nibbles))
+    np.testing.assert_array_equal(kvf.unpack_bits(kvf.pack_nibbles(nibbles), 4), nibbles)
+
+
+@pytest.mark.parametrize(
+    "codes, bits, says",
+    [
+        (np.array([8], np.uint8), 3, "3-bit codes of dtype uint8 lie in 0..7; got 8..8"),
+        (np.array([4], np.int8), 3, "3-bit codes of dtype int8 lie in -4..3; got 4..4"),
+        (np.array([1], np.uint8), 0, "1 to 8 bits; got 0"),
+        (np.array([1], np.uint8), 9, "1 to 8 bits; got 9"),
+        (np.array([1.0]), 3, "int8 or uint8"),
+        (np.uint8(1), 3, "at least one axis"),
+    ],
+)
+def test_what_cannot_be_packed_is_refused(codes, bits, says):
+    with pytest.raises(kvf.InputError, match=says):
+        kvf.pack_bits(codes, bits)
+
+
+@pytest.mark.parametrize("bits, count, says", [(3, 3, "hold 2 codes of 3 bits; got count 3"), (9, 1, "1 to 8 bits")])
+def test_what_cannot_be_unpacked_is_refused(bits, count, says):
+    with pytest.raises(kvf.InputError, match=says):
+        kvf.unpack_bits(np.zeros(1, np.uint8), bits, count)

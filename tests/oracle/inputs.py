@@ -24,9 +24,15 @@ ML_DTYPES = {
     "e5m2fnuz": np.dtype(ml_dtypes.float8_e5m2fnuz),
     "e2m1fn": np.dtype(ml_dtypes.float4_e2m1fn),
     "e8m0fnu": np.dtype(ml_dtypes.float8_e8m0fnu),
+    "e4m3": np.dtype(ml_dtypes.float8_e4m3),
+    "e2m3fn": np.dtype(ml_dtypes.float6_e2m3fn),
+    "e3m2fn": np.dtype(ml_dtypes.float6_e3m2fn),
 }
 
-#: codes of a NaN INPUT, as kvformat promises them (e2m1fn has no NaN: +6)
+#: how many codes a format has, where it is not 256
+CODES = {"e2m1fn": 16, "e2m3fn": 64, "e3m2fn": 64}
+
+#: codes of a NaN INPUT, as kvformat promises them (e2m1fn, e2m3fn and e3m2fn have no NaN: their largest value)
 NAN_INPUT_CODE = {
     "e4m3fn": 0x7F,
     "e5m2": 0x7F,
@@ -34,9 +40,12 @@ NAN_INPUT_CODE = {
     "e5m2fnuz": 0x80,
     "e2m1fn": 0x7,
     "e8m0fnu": 0xFF,
+    "e4m3": 0x7C,
+    "e2m3fn": 0x1F,
+    "e3m2fn": 0x1F,
 }
 
-#: every code that means NaN; for e2m1fn the one code that a NaN becomes
+#: every code that means NaN; where there is none, the one code that a NaN becomes
 NAN_CODES = {
     "e4m3fn": (0x7F, 0xFF),
     "e5m2": (0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF),
@@ -44,6 +53,9 @@ NAN_CODES = {
     "e5m2fnuz": (0x80,),
     "e2m1fn": (0x7,),
     "e8m0fnu": (0xFF,),
+    "e4m3": (*range(0x79, 0x80), *range(0xF9, 0x100)),
+    "e2m3fn": (0x1F,),
+    "e3m2fn": (0x1F,),
 }
 
 
@@ -56,7 +68,7 @@ def is_nan(x: NDArray) -> NDArray[np.bool_]:
 
 def codes_of(name: str) -> NDArray[np.uint8]:
     """Every code of the format, in order."""
-    return np.arange(16 if name == "e2m1fn" else 256, dtype=np.uint8)
+    return np.arange(CODES.get(name, 256), dtype=np.uint8)
 
 
 def values_of(name: str) -> NDArray[np.float64]:

@@ -114,7 +114,7 @@ def test_every_code_but_odd_nans_is_the_answer_to_some_input(name):
     fmt = element(name)
     group = document(f"elements/{name}_encode")["testGroups"][0]
     found = {test["code"] for test in group["tests"]}
-    digits = fmt.bits // 4
+    digits = fmt.digits
     unreachable = {*fmt.nan_codes, *fmt.inf_codes}  # group 0 saturates
     assert found >= {f"{code:0{digits}X}" for code in range(fmt.codes) if code not in unreachable}
 
@@ -157,8 +157,8 @@ def test_the_runs_of_kvformat_are_those_of_the_exact_twin(group):
         policy = sweep.Policy(word if word in ("saturate", "ieee") else "saturate", rounding)
         expected = []
         for each in sweep.runs(fmt, policy):
-            if not expected or expected[-1][1] != f"{each.code:0{fmt.bits // 4}X}":
-                expected.append([f"{each.start:08X}", f"{each.code:0{fmt.bits // 4}X}"])
+            if not expected or expected[-1][1] != f"{each.code:0{fmt.digits}X}":
+                expected.append([f"{each.start:08X}", f"{each.code:0{fmt.digits}X}"])
         assert runs == expected
 
 

@@ -47,7 +47,7 @@ function ladder(format, x, rounding) {
   if (low < high && high < steps.length) rungs.push(middle(low));
   if (high < steps.length) rungs.push(rung("above", high));
   const between = low === high && low > 0 && low < steps.length;
-  const tie = between && rounding === "nearest_even" && onMidpoint(placed, steps[low - 1], steps[low]);
+  const tie = between && rounding.startsWith("nearest") && onMidpoint(placed, steps[low - 1], steps[low]);
   return { rungs, tie };
 }
 

@@ -110,7 +110,7 @@ def _outcome(each: Recipe, x: Any, scale: float | None, shown: int) -> tuple[str
 def _codes(codes: Any, name: str) -> Iterator[str]:
     fmt = element(name)
     for code in codes.tolist():
-        yield str(code) if fmt.kind == "integer" else f"{code:0{fmt.bits // 4}X}"
+        yield str(code) if fmt.kind == "integer" else f"{code:0{fmt.digits}X}"
 
 
 def _given(each: Recipe, scale: float | None) -> float | None:

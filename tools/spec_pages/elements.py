@@ -15,7 +15,7 @@ from kvformat.elements import exact
 from kvformat.elements.exact import NAN, Number, infinity, number
 from kvformat.elements.formats import ELEMENTS, ElementFormat
 from spec_pages.numbers import TWO, coded, fields, hex_text, next_float32, power, short, value_of
-from spec_pages.statements_elements import PURPOSES, TRAPS
+from spec_pages.statements_elements import traps_of
 from spec_pages.text import block, bullets, grid, page, table, wrap
 
 _POLICIES = ("saturate", "ieee")
@@ -30,8 +30,9 @@ def files() -> dict[str, str]:
     return found
 
 
-def encoded(x: Number, fmt: ElementFormat, overflow: str = "saturate", rounding: str = "nearest_even") -> int:
+def encoded(x: Number, fmt: ElementFormat, overflow: str = "saturate", rounding: str = "") -> int:
     """The code of x by the exact twin. Raises AssertionError if the fast codec gives another one."""
+    rounding = rounding or fmt.roundings[0]
     code = exact.encode(x, fmt, overflow=overflow, rounding=rounding)
     fast = kvformat.encode(np.float64(float(x)), fmt.name, overflow=overflow, rounding=rounding)
     assert int(fast) & (fmt.codes - 1) == code, (x, fmt.name, overflow, rounding)
@@ -43,13 +44,13 @@ def _page(fmt: ElementFormat) -> str:
         "elements/element.md",
         {
             "name": fmt.name,
-            "purpose": wrap(PURPOSES[fmt.name]),
+            "purpose": wrap(fmt.purpose),
             "source": fmt.source,
             "fields": f"![bit fields of {fmt.name}]({fmt.name}.svg)\n\n{_fields(fmt)}",
             "limits": _limits(fmt),
             "rounding": _rounding(fmt),
             "borders": _borders(fmt),
-            "traps": bullets(TRAPS[fmt.name]),
+            "traps": bullets(traps_of(fmt)),
             "values": _values(fmt),
         },
     )
@@ -58,11 +59,21 @@ def _page(fmt: ElementFormat) -> str:
 def _fields(fmt: ElementFormat) -> str:
     """How a bit pattern is read."""
     if fmt.kind == "integer":
-        return f"{fmt.bits} bits, two's complement. The value is the integer."
+        how = "two's complement" if fmt.sign_bit else "unsigned"
+        return f"{fmt.bits} bits, {how}. The value is the integer."
+    if fmt.kind == "codebook":
+        return f"{fmt.bits} bits: a place in a table of {len(fmt.table)} values, ascending."
     if fmt.kind == "exponent":
         return f"{fmt.bits} bits, all exponent: no sign, no mantissa. The value of code c is 2^(c - {fmt.bias})."
     exponent, mantissa, bias = fmt.exponent_bits, fmt.mantissa_bits, fmt.bias
     scale = 2**mantissa
+    if not fmt.sign_bit:
+        return (
+            f"{fmt.bits} bits: exponent e ({exponent}, bias {bias}), mantissa m ({mantissa}), no sign. "
+            "Bits are written `e_m`.\n\n"
+            f"- e > 0: 2^(e - {bias}) * (1 + m/{scale})\n"
+            f"- e = 0: {power(1 - bias)} * m/{scale} (zero and the subnormals)"
+        )
     return (
         f"{fmt.bits} bits: sign s (1), exponent e ({exponent}, bias {bias}), mantissa m ({mantissa}). "
         "Bits are written `s_e_m`.\n\n"
@@ -80,8 +91,12 @@ def _limits(fmt: ElementFormat) -> str:
         rows += [("negative zero", fmt.sign_bit)] if fmt.has_negative_zero else []
     elif fmt.kind == "exponent":
         rows += [("one", fmt.bias), ("smallest", smallest)]
+    elif fmt.kind == "codebook":
+        rows += [("smallest", 0)]
     else:
-        rows += [("one", 1), ("zero", 0), ("minus one", fmt.codes - 1), ("smallest", fmt.sign_bit)]
+        rows += [("one", 1)] if fmt.max_code else []
+        rows += [("zero", 0)]
+        rows += [("minus one", fmt.codes - 1), ("smallest", fmt.sign_bit)] if fmt.sign_bit else []
     shown = [_limit(what, code, fmt) for what, code in rows]
     for what, codes in (("Inf", fmt.inf_codes), ("NaN", fmt.nan_codes)):
         code_list = ", ".join(coded(code, fmt) for code in codes) or "none"
@@ -99,9 +114,23 @@ def _rounding(fmt: ElementFormat) -> str:
     if fmt.rounding_required:
         names = ", ".join(f"`{name}`" for name in fmt.roundings)
         return f"`rounding` must be named ({names}); `nearest_even` sends a tie to the even code. The sign is ignored."
+    sign = "" if fmt.negatives == "kept" else " A negative number becomes 0."
+    if fmt.kind == "codebook":
+        return (
+            f"One rounding from the exact input to the nearest value of the table, a tie to {_TIES[fmt.roundings[0]]}."
+        )
     if fmt.kind == "integer":
-        return "One rounding from the exact input to the nearest integer, a tie to the even one."
-    return "One rounding from the exact input to the nearest value, a tie to the even code, subnormals kept."
+        return f"One rounding from the exact input to the nearest integer, a tie to the even one.{sign}"
+    return f"One rounding from the exact input to the nearest value, a tie to the even code, subnormals kept.{sign}"
+
+
+_TIES = {
+    "nearest_up": "the larger one",
+    "nearest_down": "the smaller one",
+    "nearest_even": "the even code",
+    "nearest_away": "the one farther from zero",
+    "nearest_toward_zero": "the one nearer to zero",
+}
 
 
 def _borders(fmt: ElementFormat) -> str:
@@ -116,16 +145,21 @@ def _borders(fmt: ElementFormat) -> str:
 
 
 def _border_inputs(fmt: ElementFormat) -> Iterator[tuple[str, Number]]:
+    if fmt.kind == "codebook":
+        yield from _table_inputs(fmt)
+        return
     largest, beyond = exact.magnitudes(fmt)[-2:]
     middle = (largest + beyond) / 2
     yield "largest value", number(largest)
     yield f"halfway to the next step, {beyond}: a tie", number(middle)
     yield "the float32 after it", number(next_float32(middle))
-    if fmt.kind == "integer":
+    if fmt.signed_integer:
         lowest = -largest - 1
         yield "smallest value", number(lowest)
         yield "halfway to the next step: a tie", number(lowest - Fraction(1, 2))
         yield "-200" if fmt.bits == 8 else "-20", number(-200 if fmt.bits == 8 else -20)
+    elif not fmt.sign_bit:
+        yield "a negative number", number(-largest)
     yield "+Inf", infinity(negative=False)
     yield "-Inf", infinity(negative=True)
     yield "NaN, either sign", NAN
@@ -135,6 +169,22 @@ def _border_inputs(fmt: ElementFormat) -> Iterator[tuple[str, Number]]:
     yield "the float32 after it", number(next_float32(smallest / 2))
     yield "minus half of it", number(-smallest / 2)
     yield "-0", Number(negative=True, magnitude=Fraction(0))
+
+
+def _table_inputs(fmt: ElementFormat) -> Iterator[tuple[str, Number]]:
+    first, last = Fraction(fmt.table[0]), Fraction(fmt.table[-1])
+    middle = (first + Fraction(fmt.table[1])) / 2
+    yield "largest value", number(last)
+    yield "beyond it", number(2 * last)
+    yield "smallest value", number(first)
+    yield "beyond it", number(2 * first)
+    yield "halfway between the two smallest: a tie", number(middle)
+    yield "the float32 after it", number(next_float32(middle))
+    yield "0", number(0)
+    yield "-0", Number(negative=True, magnitude=Fraction(0))
+    yield "+Inf", infinity(negative=False)
+    yield "-Inf", infinity(negative=True)
+    yield "NaN, either sign", NAN
 
 
 def _exponent_borders(fmt: ElementFormat) -> str:
@@ -171,8 +221,8 @@ def _exponent_borders(fmt: ElementFormat) -> str:
 
 
 def _values(fmt: ElementFormat) -> str:
-    if fmt.bits == 4:
-        return _sixteen(fmt)
+    if fmt.bits <= 4:
+        return _listed(fmt)
     if fmt.kind == "float":
         intro = "Row: high nibble of the code. Column: low nibble. Hex floats without their `0x`."
         return f"{intro}\n\n{block(_square(fmt))}\n\n### Steps\n\n{_steps(fmt)}"
@@ -200,13 +250,13 @@ def _cell(code: int, fmt: ElementFormat) -> str:
     return hex_text(value).replace("0x", "")
 
 
-def _sixteen(fmt: ElementFormat) -> str:
+def _listed(fmt: ElementFormat) -> str:
     rows = []
     for code in range(fmt.codes):
         value = exact.decode(code, fmt)
         rows.append((coded(code, fmt), fields(code, fmt), short(value), f"`{hex_text(value)}`"))
     values = table(("code", "bits", "value", "hex float"), rows, right=("value",))
-    if fmt.kind == "integer":
+    if fmt.kind in ("integer", "codebook"):
         return values
     intro = "Where a number lies halfway between two values, the even code wins."
     return f"{values}\n\n### Midpoints\n\n{intro}\n\n{_ties(fmt)}"
@@ -282,7 +332,7 @@ def _both_signs(fmt: ElementFormat, overflow: str, rounding: str) -> str:
 
 def _ieee_from(fmt: ElementFormat) -> str:
     """From which magnitude on `ieee` leaves the finite codes."""
-    if fmt.overflow_code == fmt.max_code:
+    if fmt.always_saturates:
         return "never: it saturates"
     largest, beyond = exact.magnitudes(fmt)[-2:]
     if fmt.kind == "exponent":

@@ -53,11 +53,11 @@ def files() -> dict[str, str]:
 
 
 def _format(fmt: ElementFormat) -> dict[str, Any]:
-    overflows = ("saturate",) if fmt.overflow_code == fmt.max_code else ("saturate", "ieee")
+    overflows = ("saturate",) if fmt.always_saturates else ("saturate", "ieee")
     return {
         "name": fmt.name,
         "kind": fmt.kind,
-        "digits": fmt.bits // 4,
+        "digits": fmt.digits,
         "negativeZero": fmt.sign_bit if fmt.has_negative_zero else 0,
         "roundings": list(fmt.roundings),
         "overflows": list(overflows),
@@ -132,7 +132,7 @@ def _table(fmt: ElementFormat, rounding: str, overflow: str, negative: bool) -> 
 def _turning_points(fmt: ElementFormat) -> list[Fraction]:
     """Every magnitude and every midpoint, that with 0 included: positive, ascending, each exact in float64."""
     steps = sorted({Fraction(0), *exact.magnitudes(fmt)})
-    points = sorted({*steps, *((a + b) / 2 for a, b in pairwise(steps))} - {Fraction(0)})
+    points = sorted({*steps, *((a + b) / 2 for a, b in pairwise(steps)), *exact.midpoints(fmt)} - {Fraction(0)})
     assert all(Fraction(float(point)) == point for point in points)
     return points
 

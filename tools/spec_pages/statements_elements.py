@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
@@ -11,23 +12,9 @@ import numpy as np
 from kvformat.elements import exact
 from kvformat.elements.codec import decode
 from kvformat.elements.exact import Number
-from kvformat.elements.formats import element
-from kvformat.elements.packing import pack_nibbles, unpack_nibbles
+from kvformat.elements.formats import ElementFormat, element
+from kvformat.elements.packing import pack_bits, pack_nibbles, unpack_nibbles
 from spec_pages.text import Statement
-
-PURPOSES = {
-    "e4m3fn": "The 8-bit float of FP8 K and V, and the format of NVFP4's block scales. It trades range for precision: "
-    "no Inf, one NaN for each sign, and the exponent field of all ones holds numbers up to 448.",
-    "e5m2": "The 8-bit float with the range of float16: the upper byte of a float16, with its Inf and its NaNs.",
-    "e4m3fnuz": "The 8-bit float of AMD's CDNA3: as e4m3fn with the bias one higher, one NaN in all, and no -0.",
-    "e5m2fnuz": "The wide 8-bit float of AMD's CDNA3: as e5m2 with the bias one higher, no Inf, one NaN in all, and "
-    "no -0.",
-    "e2m1fn": "The 4-bit float of NVFP4 and of the OCP MX formats: eight magnitudes, 0 to 6, and nothing else.",
-    "e8m0fnu": "A scale that is a power of two: the exponent byte of a float32, without sign and mantissa. "
-    "OCP MX blocks are scaled with it.",
-    "int8": "The integers of INT8 K and V.",
-    "int4": "The integers of 4-bit integer caches. Unpacked codes are int8, one per byte.",
-}
 
 _MINUS_ZERO = Number(negative=True, magnitude=Fraction(0))
 
@@ -294,3 +281,41 @@ TRAPS = {
     "int8": _INT8,
     "int4": _INT4,
 }
+
+
+def traps_of(fmt: ElementFormat) -> tuple[Statement, ...]:
+    """What is worth saying of a format: by hand where somebody did, and what follows from its entry."""
+    return TRAPS.get(fmt.name) or tuple(_from_entry(fmt))
+
+
+def _from_entry(fmt: ElementFormat) -> Iterator[Statement]:
+    nan = exact.decode(fmt.nan_input_code, fmt)
+    shown = "NaN" if nan.nan else f"{float(nan):g}"
+    yield Statement(
+        f"A NaN input becomes code 0x{fmt.nan_input_code:0{fmt.digits}X} = {shown}, whatever its sign.",
+        lambda: exact.encode(math.nan, fmt) == exact.encode(-math.nan, fmt) == fmt.nan_input_code,
+    )
+    if fmt.always_saturates:
+        yield Statement(
+            f"There is nothing to overflow to: both policies saturate, at {fmt.max:g} and at {fmt.lowest:g}.",
+            lambda: all(
+                exact.decode(exact.encode(x, fmt, overflow=policy), fmt).value == Fraction(end)
+                for x, end in ((math.inf, fmt.max), (-math.inf, fmt.lowest))
+                for policy in ("saturate", "ieee")
+            ),
+        )
+    if fmt.negatives == "lowest":
+        yield Statement(
+            "A negative number, -Inf among them, becomes code 0.",
+            lambda: exact.encode(-1.0, fmt) == exact.encode(-math.inf, fmt) == exact.encode(-0.0, fmt) == 0,
+        )
+    if fmt.bits < 8:
+        codes = np.arange(8) % fmt.codes
+        yield Statement(
+            f"Codes are packed LSB first: code i begins at bit {fmt.bits} i, and 8 of them fill {fmt.bits} "
+            f"byte{'s' if fmt.bits > 1 else ''}.",
+            lambda: (
+                int.from_bytes(pack_bits(codes.astype(np.uint8), fmt.bits).tobytes(), "little")
+                == sum(int(code) << fmt.bits * place for place, code in enumerate(codes))
+            ),
+        )

@@ -59,6 +59,11 @@ class Authority:
     name: str
     convert: Converter
 
+    @property
+    def ours(self) -> bool:
+        """True for kvformat itself."""
+        return self.name.startswith("kvformat")
+
 
 def authorities(fmt: ElementFormat) -> Iterator[Authority]:
     """Who converts to this format here."""
@@ -91,7 +96,7 @@ def _cuda_exponent(fmt: ElementFormat, rounding: str) -> Converter:
 
 def file() -> VectorFile:
     """The authorities of every float and exponent format; integers have no third party that rounds to nearest even."""
-    groups = [_group(fmt) for fmt in ELEMENTS.values() if fmt.kind != "integer"]
+    groups = [_group(fmt) for fmt in ELEMENTS.values() if any(not each.ours for each in authorities(fmt))]
     named = {name for group in groups for name in group.about["authorities"]}
     return VectorFile(
         "codes by authority",

@@ -104,7 +104,7 @@ def _finite_magnitudes(fmt: ElementFormat) -> list[Fraction]:
 def _midpoints(fmt: ElementFormat) -> list[Fraction]:
     steps = _finite_magnitudes(fmt)
     first = [] if steps[0] == 0 else [steps[0] / 2]
-    return first + [(a + b) / 2 for a, b in pairwise(steps)]
+    return first + list(exact.midpoints(fmt))
 
 
 def boundaries(fmt: ElementFormat) -> NDArray[np.float32]:
@@ -144,7 +144,7 @@ def traps(fmt: ElementFormat, way: Way) -> NDArray[np.float64]:
 
     To nearest, codes turn at the midpoints; up and down, at the values.
     """
-    points = _midpoints(fmt) if way.rounding == "nearest_even" else _finite_magnitudes(fmt)
+    points = _midpoints(fmt) if way.rounding.startswith("nearest") else _finite_magnitudes(fmt)
     turns = np.array(sorted({float(p) for p in points if _is_float32(p)}))
     hairs = np.concatenate([turns * (1 + 2.0**-40), turns * (1 - 2.0**-40), turns])
     signs = hairs if fmt.kind == "exponent" else np.concatenate([hairs, -hairs])
@@ -164,8 +164,10 @@ def _flags(x: float, code: int, fmt: ElementFormat) -> list[str]:
         return ["Infinity"]
     size = number.magnitude
     flags = ["Zero"] if size == 0 else []
-    values, ties = _sets(fmt)
-    largest = abs(fmt.value(fmt.sign_bit)) if fmt.kind == "integer" and number.negative else fmt.max
+    if number.negative and size and fmt.negatives == "lowest":
+        return ["Underflow"]
+    values, ties = _sets(fmt, number.negative)
+    largest = abs(fmt.lowest) if number.negative and fmt.negatives == "kept" else fmt.max
     if size in ties:
         flags.append("Tie")
     elif size in values and size <= largest:
@@ -184,8 +186,13 @@ def _flags(x: float, code: int, fmt: ElementFormat) -> list[str]:
 
 
 @cache
-def _sets(fmt: ElementFormat) -> tuple[set[Fraction], set[Fraction]]:
-    """The magnitudes and the ties between them."""
+def _sets(fmt: ElementFormat, negative: bool) -> tuple[set[Fraction], set[Fraction]]:
+    """The magnitudes of that sign and the ties between them."""
+    if fmt.kind == "codebook":
+        values = [Fraction(value) for value in fmt.table]
+        halves = [(a + b) / 2 for a, b in pairwise(values)]
+        values, halves = ([abs(x) for x in each if x and (x < 0) == negative] for each in (values, halves))
+        return set(values), set(halves)
     return set(_finite_magnitudes(fmt)) - {Fraction(0)}, set(_midpoints(fmt))
 
 

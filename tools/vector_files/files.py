@@ -86,7 +86,7 @@ def bits_hex(x: NDArray[Any]) -> list[str]:
 
 def code_hex(code: int, fmt: ElementFormat) -> str:
     """A code in as many hex digits as the format has nibbles."""
-    return f"{code & (fmt.codes - 1):0{fmt.bits // 4}X}"
+    return f"{code & (fmt.codes - 1):0{fmt.digits}X}"
 
 
 def nan_codes(fmt: ElementFormat) -> list[str]:

@@ -33,6 +33,7 @@ SOURCES = {
     "library": "the library that the recipe describes, run on the CPU, on every test of the group without a given "
     "scale",
     "NumPy": "np.rint and np.clip",
+    "NumPy argmin": "the smallest distance to a value of the table, in binary64",
     "locate": "every code and scale of the exact twin put into its byte by Layout.locate, one at a time",
     "plain writer": "kvformat/verify/plain.py: arithmetic and addresses written out by hand in NumPy",
 }
@@ -68,7 +69,7 @@ class Way:
 
 def ways(fmt: ElementFormat) -> tuple[Way, ...]:
     """The policies under which the format's codes differ, the default one first."""
-    overflows = ("saturate",) if fmt.overflow_code == fmt.max_code else ("saturate", "ieee")
+    overflows = ("saturate",) if fmt.always_saturates else ("saturate", "ieee")
     return tuple(Way(overflow, rounding) for rounding in fmt.roundings for overflow in overflows)
 
 
@@ -91,18 +92,34 @@ def golden(x: Array, fmt: ElementFormat, way: Way) -> NDArray[np.uint8]:
 def others(x: Array, fmt: ElementFormat, way: Way) -> Iterator[tuple[str, NDArray[np.uint8]]]:
     """The codes of every third party that knows this conversion under this policy."""
     if fmt.kind == "integer":
-        low, high = fmt.value(fmt.sign_bit), fmt.max
+        low, high = fmt.lowest, fmt.max
         with np.errstate(invalid="ignore"):
             whole = np.nan_to_num(np.clip(np.rint(x), low, high), nan=0.0).astype(np.int64)
         yield "NumPy", (whole & (fmt.codes - 1)).astype(np.uint8)
         return
+    if fmt.kind == "codebook":
+        yield "NumPy argmin", _nearest(x, fmt, way)
+        return
     if _known_to_cuda(x, fmt, way):
         rounding = way.rounding if fmt.kind == "exponent" else None
         yield "CUDA headers", cuda().encode(x, fmt.name, overflow=way.overflow, rounding=rounding)
-    if fmt.kind == "float" and x.dtype != np.float64:  # it rounds float64 through float32, twice
+    if (
+        fmt.name in ML_DTYPES and fmt.kind == "float" and x.dtype != np.float64
+    ):  # it rounds float64 through float32, twice
         yield "ml_dtypes", _ml_dtypes(x, fmt, clip=way.overflow == "saturate")
     if fmt.kind == "float" and way.overflow == TORCH_OVERFLOW.get(fmt.name) and x.dtype != np.float64:
         yield "torch", torch_codes(x, fmt)
+
+
+def _nearest(x: Array, fmt: ElementFormat, way: Way) -> NDArray[np.uint8]:
+    """By distance: of two nearest values the one that the tie rule names. Distances of these numbers are exact."""
+    with np.errstate(invalid="ignore"):
+        wide = np.clip(x.astype(np.float64), fmt.lowest, fmt.max).reshape(-1, 1)
+        distances = np.abs(np.array(fmt.table, np.float64) - wide)
+        first = np.argmin(distances, axis=1)
+        last = distances.shape[1] - 1 - np.argmin(distances[:, ::-1], axis=1)
+    assert way.rounding in ("nearest_up", "nearest_down")
+    return (last if way.rounding == "nearest_up" else first).astype(np.uint8)
 
 
 #: what torch's cast does with overflow since 2.12
