@@ -164,7 +164,8 @@ def _differing(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str:
 
 
 def _both(scales: tuple[float | None, float | None]) -> str:
-    return f"k_scale {scales[0]}, v_scale {scales[1]}"
+    k_scale, v_scale = (np.float32(scale) for scale in scales if scale is not None)
+    return f"k_scale {k_scale!s}, v_scale {v_scale!s}"
 
 
 def _named(document: Mapping[str, Any], name: str) -> tuple[str, str]:
