@@ -70,7 +70,7 @@ FLOORS = (
     {"files"},
     {"slots", "modes", "cache_dtypes", "toml", "candidate", "arrays", "elements"},
     {"recipes", "layouts"},  # side by side: neither knows the other
-    {"cache", "sizing", "installation", "flags"},
+    {"cache", "sizing", "installation", "flags", "ptx"},
     {"conversion"},
     {"prefix"},
     {"dump"},

@@ -1,9 +1,9 @@
 """Kernels as compiled, executed bit for bit on a CPU: PTX text, parsed, and run as its ISA defines it.
 
-    from kvformat import ptx
-    module = ptx.load("kernel.ptx")
-    kernel = module["reshape_and_cache"]
-    run = kernel.launch(grid=(4, 1, 1), block=(128, 1, 1), args=[key, cache, 128])
+from kvformat import ptx
+module = ptx.load("kernel.ptx")
+kernel = module["reshape_and_cache"]
+run = kernel.launch(grid=(4, 1, 1), block=(128, 1, 1), args=[key, cache, 128])
 """
 
 from __future__ import annotations

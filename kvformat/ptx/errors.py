@@ -20,7 +20,7 @@ class Refusal:
         return f"{self.place}: {self.opcode}: {self.why}"
 
 
-class Refused(InputError):
+class Refused(InputError):  # noqa: N818 what it says of the kernel
     """The entry has instructions that are not modelled; `refusals` lists them all."""
 
     def __init__(self, entry: str, refusals: tuple[Refusal, ...]) -> None:
@@ -29,7 +29,7 @@ class Refused(InputError):
         super().__init__(f"{entry}: {refusals[0]}{more}")
 
 
-class KernelFault(InputError):
+class KernelFault(InputError):  # noqa: N818 the kernel's, not the caller's
     """A launch that no GPU would finish in a defined way.
 
     Attributes

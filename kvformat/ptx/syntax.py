@@ -13,7 +13,16 @@ from kvformat.errors import InputError
 SIZES = {
     "pred": 1,
     **{f"{kind}{bits}": bits // 8 for kind in "bus" for bits in (8, 16, 32, 64)},
-    **{"f16": 2, "bf16": 2, "f16x2": 4, "bf16x2": 4, "f32": 4, "f64": 8, "f32x2": 8, "b128": 16},
+    "u16x2": 4,
+    "s16x2": 4,
+    "f16": 2,
+    "bf16": 2,
+    "f16x2": 4,
+    "bf16x2": 4,
+    "f32": 4,
+    "f64": 8,
+    "f32x2": 8,
+    "b128": 16,
 }
 
 _NOISE = re.compile(r'"[^"\n]*"|//[^\n]*|/\*[\s\S]*?\*/')
@@ -156,10 +165,10 @@ class Source:
         if name == ".version":
             self.version = rest.strip()
         elif name == ".target":
-            self.target = rest.split(",")[0].strip()
+            self.target = rest.split(",", maxsplit=1)[0].strip()
         elif name == ".file":
             number, _, path = rest.strip().partition(" ")
-            self.files[number] = path.split('"')[1] if '"' in path else path
+            self.files[number] = path.strip().strip('"')
 
     def _closing(self, opening: int) -> int:
         depth = 0
@@ -222,7 +231,7 @@ def _variables(text: str, where: str) -> Iterator[Variable]:
         count *= int(extent.strip() or "0", 0)
     initial = _initial(values, kind, where) if values else b""
     size = max(count * SIZES[kind], len(initial))
-    extern = ".extern" in text or open_ended and not initial
+    extern = ".extern" in text or (open_ended and not initial)
     yield Variable(name, space[1], size, int(align[1]) if align else SIZES[kind], initial.ljust(size, b"\0"), extern)
 
 
@@ -242,10 +251,10 @@ def immediate(text: str, kind: str) -> int:
 
     sign, digits = (-1, text[1:].strip()) if text.startswith("-") else (1, text.lstrip("+"))
     if digits[:2] in ("0f", "0F") and len(digits) == 10:
-        bits = int(digits[2:], 16) ^ (0x8000_0000 if sign < 0 else 0)
+        bits = int(f"0x{digits[2:]}", 0) ^ (0x8000_0000 if sign < 0 else 0)
         return int(np.uint32(bits).view(np.float32).astype(np.float64).view(np.uint64)) if kind == "f64" else bits
     if digits[:2] in ("0d", "0D") and len(digits) == 18:
-        bits = int(digits[2:], 16) ^ (1 << 63 if sign < 0 else 0)
+        bits = int(f"0x{digits[2:]}", 0) ^ (1 << 63 if sign < 0 else 0)
         return int(np.uint64(bits).view(np.float64).astype(np.float32).view(np.uint32)) if kind == "f32" else bits
     if re.fullmatch(r"\d+\.\d*(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+", digits):
         number = np.float64(sign * float(digits))
@@ -350,8 +359,7 @@ class _Reader:
 
     def _directive(self, text: str, position: int) -> None:
         where = f"{self.source.name} line {self.source.line(position)}"
-        kind, _, rest = text.partition(" ")
-        kind = kind.split("\t")[0]
+        kind = text.split(maxsplit=1)[0]
         if kind == ".reg":
             self._registers(text[4:].strip(), where)
         elif kind in (".shared", ".local", ".extern", ".global", ".const"):

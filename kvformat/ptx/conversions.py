@@ -1,0 +1,203 @@
+"""The steps that convert, lane by lane: floats to floats through binary64, to and from integers, to and from codes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from kvformat.elements.codec import Conversion, encode_bits
+from kvformat.elements.formats import BINARIES, element
+from kvformat.elements.static import compiled, inlined, static
+from kvformat.ptx import steps as s
+from kvformat.ptx.floats import INFINITY32, ONE, SIGN32, TWO, ZERO, f32, f64, lane32, lane64
+from kvformat.ptx.native import lanes_at
+from kvformat.recipes.reduce import WIDENERS
+
+U = np.uint64
+I = np.int64
+F = np.float32
+D = np.float64
+NAN16, SIGN16 = U(0x7FFF), U(0x8000)
+INFINITY16, INFINITYB16 = U(0b0_11111 << 10), U(0b0_11111111 << 7)
+
+_E4M3 = static(Conversion(element("e4m3fn")))
+_E5M2 = static(Conversion(element("e5m2")))
+_E2M1 = static(Conversion(element("e2m1fn")))
+_UE8M0_RZ = static(Conversion(element("e8m0fnu"), "saturate", "down"))
+_UE8M0_RP = static(Conversion(element("e8m0fnu"), "saturate", "up"))
+_F16 = static(Conversion(BINARIES["float16"], "ieee"))
+_F16_DOWN = static(Conversion(BINARIES["float16"], "saturate", "down"))
+_F16_UP = static(Conversion(BINARIES["float16"], "ieee", "up"))
+_BF16 = static(Conversion(BINARIES["bfloat16"], "ieee"))
+_BF16_DOWN = static(Conversion(BINARIES["bfloat16"], "saturate", "down"))
+_BF16_UP = static(Conversion(BINARIES["bfloat16"], "ieee", "up"))
+
+
+def _decoded() -> Any:
+    """binary32 patterns of every code of every format of DECODE; a NaN code is 0x7FFFFFFF."""
+    table = np.full((8, 256), 0x7FFF_FFFF, np.uint64)
+    for number, name in ((s.E4M3, "e4m3fn"), (s.E5M2, "e5m2"), (s.E2M1, "e2m1fn"), (s.UE8M0_RZ, "e8m0fnu")):
+        fmt = element(name)
+        values = fmt.values().astype(np.float32)
+        table[number, : fmt.codes] = np.where(np.isnan(values), 0x7FFF_FFFF, values.view(np.uint32))
+    return table
+
+
+DECODED = _decoded()
+_wide16 = WIDENERS["float16"]
+
+
+@inlined
+def bits16(value: Any, rounding: Any, largest: Any, to_nearest: Any, toward_zero: Any, away: Any) -> Any:
+    """A binary64 number as a pattern of 16 bits, rounded once; NaN is 0x7FFF; largest: where magnitudes end."""
+    bits = D(value).view(np.uint64)
+    if value != value:
+        return NAN16
+    negative = bits >> U(63) != ZERO
+    if rounding == s.RN or abs(value) == np.inf:
+        code = U(encode_bits(to_nearest, bits))
+    elif rounding == s.RZ or (rounding == s.RM) != negative:
+        code = U(encode_bits(toward_zero, bits))
+    else:
+        code = U(encode_bits(away, bits))
+    return (code & SIGN16) | min(code & NAN16, largest)
+
+
+@inlined
+def to_binary32(value: Any, rounding: Any, saturate: Any) -> Any:
+    """A binary64 number as binary32, rounded once in the direction; NaN is 0x7FFFFFFF."""
+    near = F(value)
+    bits = lane32(near)
+    if value != value:
+        return bits
+    back = D(near)
+    if rounding != s.RN and back != value:
+        grew = abs(back) > abs(value)
+        outward = (rounding == s.RP and value > 0.0) or (rounding == s.RM and value < 0.0)
+        # one place between neighbours, in the direction that the nearest number missed; Inf - 1 is the largest
+        if grew and not outward:
+            bits -= ONE
+        elif not grew and outward:
+            bits += ONE
+    if saturate and bits & INFINITY32 == INFINITY32:
+        return (bits & SIGN32) | U(0x7F7F_FFFF)
+    return bits
+
+
+@inlined
+def integral(value: Any, rounding: Any) -> Any:
+    """Rounded to an integer; a zero keeps the sign of the operand."""
+    if rounding == s.RN:
+        return np.rint(value)
+    if rounding == s.RZ:
+        return np.trunc(value)
+    return np.floor(value) if rounding == s.RM else np.ceil(value)
+
+
+@inlined
+def to_integer(value: Any, rounding: Any, mask: Any, how: Any) -> Any:
+    """Saturated to the integer type whose mask that is; how & 1: signed; how & 2: NaN to 0, else to the top bit."""
+    top = mask - (mask >> ONE)
+    if value != value:
+        return ZERO if how & TWO else top
+    whole = integral(value, rounding)
+    if how & ONE:
+        if whole >= D(top):
+            return top - ONE
+        return top if whole < -D(top) else U(I(whole)) & mask
+    if whole <= 0.0:
+        return ZERO
+    limit = 2.0 * D(top)
+    if whole >= limit:
+        return mask
+    # from 2^63 on a signed conversion of the host has no answer
+    return U(I(whole)) if whole < 9223372036854775808.0 else U(I(whole - 9223372036854775808.0)) + (ONE << U(63))
+
+
+@inlined
+def from_integer_to_odd(bits: Any, is_signed: Any) -> Any:
+    """A 64-bit integer in binary64, rounded to odd, so that a rounding to 32 or 16 bits after it is the only one."""
+    negative = is_signed and bits >> U(63) != ZERO
+    size = ZERO - bits if negative else bits
+    # 11 low bits at most are lost: they become one sticky bit
+    if size >> U(53):
+        size = ((size >> U(11)) | (ONE if size & U(0x7FF) else ZERO)) << U(11)
+        high = D(I(size >> U(11))) * 2048.0
+    else:
+        high = D(I(size))
+    return -high if negative else high
+
+
+@inlined
+def encoded(bits: Any, fmt: Any) -> Any:
+    """A binary32 number as the code of a narrow format; what has no code saturates (.satfinite)."""
+    pattern = np.uint32(bits)
+    if fmt == s.E4M3:
+        return U(encode_bits(_E4M3, pattern))
+    if fmt == s.E5M2:
+        return U(encode_bits(_E5M2, pattern))
+    if fmt == s.E2M1:
+        return U(encode_bits(_E2M1, pattern))
+    if fmt == s.UE8M0_RP:
+        return U(encode_bits(_UE8M0_RP, pattern))
+    return U(encode_bits(_UE8M0_RZ, pattern))
+
+
+@compiled
+def run(key: Any, op: int, n: int, d: Any, e: Any, a: Any, b: Any, c: Any, g: Any, x: Any, y: Any, z: Any) -> None:
+    """One step on n lanes, which lie at the addresses d, e, a, b, c, g."""
+    _run(
+        key, op, n, carray(lanes_at(d), n), carray(lanes_at(e), n), carray(lanes_at(a), n), carray(lanes_at(b), n),
+        carray(lanes_at(c), n), carray(lanes_at(g), n), x, y, z,
+    )  # fmt: skip
+
+
+@inlined
+def _run(key: Any, op: Any, n: Any, d: Any, e: Any, a: Any, b: Any, c: Any, g: Any, x: Any, y: Any, z: Any) -> None:
+    if op == s.WIDE32:
+        for i in range(n):
+            d[i] = lane64(D(f32(a[i])))
+    elif op == s.WIDE16:
+        for i in range(n):
+            d[i] = lane64(D(_wide16(np.uint16(a[i]))))
+    elif op == s.WIDEB16:
+        for i in range(n):
+            d[i] = lane64(D(f32(a[i] << U(16))))
+    elif op == s.FROM16:
+        for i in range(n):
+            d[i] = lane32(_wide16(np.uint16(a[i])))
+    elif op == s.FROMB16:
+        for i in range(n):
+            d[i] = lane32(f32(a[i] << U(16)))
+    elif op == s.TO32:
+        for i in range(n):
+            d[i] = to_binary32(f64(a[i]), y, z != ZERO)
+    elif op == s.TO16:
+        for i in range(n):
+            d[i] = bits16(f64(a[i]), y, INFINITY16 - z, _F16, _F16_DOWN, _F16_UP)
+    elif op == s.TOB16:
+        for i in range(n):
+            d[i] = bits16(f64(a[i]), y, INFINITYB16 - z, _BF16, _BF16_DOWN, _BF16_UP)
+    elif op == s.TOINT:
+        for i in range(n):
+            d[i] = to_integer(f64(a[i]), y, x, z)
+    elif op == s.INTEGRAL:
+        for i in range(n):
+            d[i] = lane64(integral(f64(a[i]), y))
+    elif op == s.FROMINT32:
+        for i in range(n):
+            d[i] = lane32(F(I(a[i])) if z else F(a[i]))
+    elif op == s.FROMINT64:
+        for i in range(n):
+            d[i] = lane64(D(I(a[i])) if z else D(a[i]))
+    elif op == s.FROMINTODD:
+        for i in range(n):
+            d[i] = lane64(from_integer_to_odd(a[i], z != ZERO))
+    elif op == s.ENCODE:
+        for i in range(n):
+            d[i] = encoded(a[i], z)
+    elif op == s.DECODE:
+        for i in range(n):
+            d[i] = DECODED[z, a[i]]
