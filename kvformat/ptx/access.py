@@ -77,7 +77,7 @@ def store_bytes(address: Any, value: Any, size: Any) -> None:
         native.store8(address, value)
 
 
-@inlined
+@compiled
 def located(segments: Any, space: Any, address: Any, size: Any, align: Any, lane: Any, block: Any) -> Any:
     """(fault, segment, offset into the segment's host memory) of an access."""
     segment: Any = I(address >> U(SEGMENT_BITS))
@@ -100,7 +100,7 @@ def located(segments: Any, space: Any, address: Any, size: Any, align: Any, lane
     return FINE, segment, offset
 
 
-@inlined
+@compiled
 def conflicts(old: Any, tag: Any, threads: Any, shared: Any) -> Any:
     """Whether the writer of a byte and this one are two threads with no barrier between them."""
     if old == ZERO or old >> EPOCH_BITS == tag >> EPOCH_BITS:

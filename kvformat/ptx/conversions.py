@@ -28,11 +28,7 @@ _E2M1 = static(Conversion(element("e2m1fn")))
 _UE8M0_RZ = static(Conversion(element("e8m0fnu"), "saturate", "down"))
 _UE8M0_RP = static(Conversion(element("e8m0fnu"), "saturate", "up"))
 _F16 = static(Conversion(BINARIES["float16"], "ieee"))
-_F16_DOWN = static(Conversion(BINARIES["float16"], "saturate", "down"))
-_F16_UP = static(Conversion(BINARIES["float16"], "ieee", "up"))
 _BF16 = static(Conversion(BINARIES["bfloat16"], "ieee"))
-_BF16_DOWN = static(Conversion(BINARIES["bfloat16"], "saturate", "down"))
-_BF16_UP = static(Conversion(BINARIES["bfloat16"], "ieee", "up"))
 
 
 def _decoded() -> Any:
@@ -50,18 +46,26 @@ _wide16 = WIDENERS["float16"]
 
 
 @inlined
-def bits16(value: Any, rounding: Any, largest: Any, to_nearest: Any, toward_zero: Any, away: Any) -> Any:
-    """A binary64 number as a pattern of 16 bits, rounded once; NaN is 0x7FFF; largest: where magnitudes end."""
-    bits = D(value).view(np.uint64)
+def outward(value: Any, rounding: Any) -> Any:
+    """Whether a directed rounding of the number goes away from zero."""
+    return (rounding == s.RP and value > 0.0) or (rounding == s.RM and value < 0.0)
+
+
+@inlined
+def bits16(code: Any, back: Any, value: Any, rounding: Any, largest: Any) -> Any:
+    """A binary64 number as a pattern of 16 bits: code, the nearest one, whose value is `back`, moved to the direction.
+
+    One rounding: neighbours are one code apart, and the nearest one missed at most one of them; Inf - 1 is the largest
+    finite number. NaN is 0x7FFF. largest: where magnitudes end (.satfinite).
+    """
     if value != value:
         return NAN16
-    negative = bits >> U(63) != ZERO
-    if rounding == s.RN or abs(value) == np.inf:
-        code = U(encode_bits(to_nearest, bits))
-    elif rounding == s.RZ or (rounding == s.RM) != negative:
-        code = U(encode_bits(toward_zero, bits))
-    else:
-        code = U(encode_bits(away, bits))
+    if rounding != s.RN and back != value:
+        grew = abs(back) > abs(value)
+        if grew and not outward(value, rounding):
+            code -= ONE
+        elif not grew and outward(value, rounding):
+            code += ONE
     return (code & SIGN16) | min(code & NAN16, largest)
 
 
@@ -75,11 +79,10 @@ def to_binary32(value: Any, rounding: Any, saturate: Any) -> Any:
     back = D(near)
     if rounding != s.RN and back != value:
         grew = abs(back) > abs(value)
-        outward = (rounding == s.RP and value > 0.0) or (rounding == s.RM and value < 0.0)
         # one place between neighbours, in the direction that the nearest number missed; Inf - 1 is the largest
-        if grew and not outward:
+        if grew and not outward(value, rounding):
             bits -= ONE
-        elif not grew and outward:
+        elif not grew and outward(value, rounding):
             bits += ONE
     if saturate and bits & INFINITY32 == INFINITY32:
         return (bits & SIGN32) | U(0x7F7F_FFFF)
@@ -176,10 +179,12 @@ def _run(key: Any, op: Any, n: Any, d: Any, e: Any, a: Any, b: Any, c: Any, g: A
             d[i] = to_binary32(f64(a[i]), y, z != ZERO)
     elif op == s.TO16:
         for i in range(n):
-            d[i] = bits16(f64(a[i]), y, INFINITY16 - z, _F16, _F16_DOWN, _F16_UP)
+            code = U(encode_bits(_F16, a[i]))
+            d[i] = bits16(code, D(_wide16(np.uint16(code))), f64(a[i]), y, INFINITY16 - z)
     elif op == s.TOB16:
         for i in range(n):
-            d[i] = bits16(f64(a[i]), y, INFINITYB16 - z, _BF16, _BF16_DOWN, _BF16_UP)
+            code = U(encode_bits(_BF16, a[i]))
+            d[i] = bits16(code, D(f32(code << U(16))), f64(a[i]), y, INFINITYB16 - z)
     elif op == s.TOINT:
         for i in range(n):
             d[i] = to_integer(f64(a[i]), y, x, z)

@@ -50,7 +50,7 @@ ZERO, ONE = U(0), U(1)
 PC, ACTIVE, LIVE, NEXT, FAILED = range(5)
 
 
-@inlined
+@compiled
 def select(now: Any, pcs: Any, status: Any, mask: Any, n: Any) -> Any:
     """The running lanes with the lowest counter become active. Returns whether there are any."""
     far = I(1 << 62)
@@ -123,7 +123,7 @@ def resume(key: Any, now: Any, pcs: Any, status: Any, mask: Any, waits: Any, epo
     return -1
 
 
-@inlined
+@compiled
 def jump(now: Any, pcs: Any, status: Any, mask: Any, n: Any, target: Any) -> None:
     """All active lanes go on at `target`, after the others if those are further back."""
     if target < now[NEXT]:
@@ -260,7 +260,7 @@ def computed(family: Any, base: Any, stride: Any, step: Any, n: Any, d: Any, e: 
     )  # fmt: skip
 
 
-@inlined
+@compiled
 def specials(R: Any, rows: Any, n: Any, shape: Any, first_block: Any) -> None:
     """%tid and the like, of this tile. shape: block x, y, z, grid x, y, z."""
     threads = shape[0] * shape[1] * shape[2]

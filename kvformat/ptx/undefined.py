@@ -35,7 +35,7 @@ U = np.uint64
 ZERO, ONES = U(0), U(0xFFFF_FFFF_FFFF_FFFF)
 
 
-@inlined
+@compiled
 def mixed_bits(a: Any) -> Any:
     """A well mixed function of a number (splitmix64): random bits that depend on seed, thread and place alone."""
     a = (a + U(0x9E37_79B9_7F4A_7C15)) & ONES
@@ -58,7 +58,7 @@ def materialised(
     state[row] = MIXED
 
 
-@inlined
+@compiled
 def _source(R: Any, T: Any, state: Any, widths: Any, row: Any, n: Any, seed: Any, first_thread: Any, key: Any) -> Any:
     if row < 0 or state[row] == DEFINED:
         return NOTHING
@@ -67,7 +67,7 @@ def _source(R: Any, T: Any, state: Any, widths: Any, row: Any, n: Any, seed: Any
     return row
 
 
-@inlined
+@compiled
 def _any(T: Any, row: Any, mask: Any, n: Any) -> Any:
     found = ZERO
     if row != NOTHING:
@@ -118,7 +118,7 @@ def tracked(
         counts[step[INSTRUCTION]] += 1
 
 
-@inlined
+@compiled
 def _spread(
     family: Any, marks: Any, base: Any, stride: Any, step: Any, R: Any, T: Any, a: Any, b: Any, c: Any, g: Any,
     width: Any, n: Any,
