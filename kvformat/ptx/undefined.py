@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kvformat.elements.static import compiled, inlined
+from kvformat.elements.static import compiled
 from kvformat.ptx import native
 from kvformat.ptx import steps as s
 from kvformat.ptx.columns import (
