@@ -83,6 +83,7 @@ _MODES: Mapping[str, tuple[str, str, str]] = {
 }
 #: where a string stores something else than its mode does
 _STRINGS: Mapping[str, tuple[str, str, str]] = {
+    "fp8_inc": ("float8 codes of Gaudi, whose format was not read here", _GIVEN, ""),
     "fp8_e5m2": ("e5m2 codes", _GIVEN, "fp8_per_tensor"),
     "fp8_ds_mla": (
         "latent rows: e4m3fn codes, one float32 scale for 128 of them, 64 dims in bfloat16",

@@ -19,7 +19,8 @@ _MEASURED = Path(__file__).resolve().parents[2] / "spec" / "accuracy" / "measure
 #: the cache that bytes are counted for, and a token of it in bfloat16
 _HEADS, _HEAD_SIZE = 8, 128
 _PLAIN = 2 * _HEADS * _HEAD_SIZE * 2
-_HEADER = ("value", "stores", "bytes a token", "smaller", "the scale is", "recipe", "evidence", "layout", "KL")
+_STORES = ("value", "stores", "the scale is", "bytes a token", "KL")
+_WHERE = ("value", "recipe", "evidence", "layout")
 
 
 def files() -> dict[str, str]:
@@ -43,35 +44,46 @@ def _anchor(name: str) -> str:
 def _section(name: str, measured: dict[str, Any]) -> str:
     engine = ENGINES[name]
     flags = [flag for flag in FLAGS if flag.engine == name]
-    rows = [_row(flag, measured) for flag in flags]
+    stores = _grouped((flag, _stored(flag, measured)) for flag in flags)
+    where = _grouped((flag, _found(flag)) for flag in flags if flag.recipe or flag.layout)
     runs = dict.fromkeys(flag.runs_on for flag in flags)
-    where = [f"- On {each}: {_values(flag for flag in flags if flag.runs_on == each)}." for each in runs]
+    places = [f"- On {each}: {_values(flag for flag in flags if flag.runs_on == each)}." for each in runs]
     traps = [
         f"- {_values(flag for flag in flags if trap in flag.traps)}: {trap}."
         for trap in dict.fromkeys(trap for flag in flags for trap in flag.traps)
     ]
     notes = [f"- {note}" for note in engine.notes]
-    lines = "\n".join(wrap(line, indent="  ") for line in (*notes, *where, *traps))
-    return f"## {name}\n\nOption: `{engine.option}`. Read in: {engine.source}.\n\n{table(_HEADER, rows)}\n\n{lines}"
+    lines = "\n".join(wrap(line, indent="  ") for line in (*notes, *places, *traps))
+    tables = [table(_STORES, stores), *([table(_WHERE, where)] if where else [])]
+    return "\n\n".join((f"## {name}", f"Option: `{engine.option}`. Read in: {engine.source}.", *tables, lines))
+
+
+def _grouped(rows: Iterable[tuple[Flag, tuple[str, ...]]]) -> list[tuple[str, ...]]:
+    """A row for all values that have the same cells."""
+    found: dict[tuple[str, ...], list[Flag]] = {}
+    for flag, cells in rows:
+        found.setdefault(cells, []).append(flag)
+    return [(_values(flags), *cells) for cells, flags in found.items()]
 
 
 def _values(flags: Iterable[Flag]) -> str:
     return ", ".join(f"`{flag.value}`" for flag in flags)
 
 
-def _row(flag: Flag, measured: dict[str, Any]) -> tuple[str, ...]:
+def _stored(flag: Flag, measured: dict[str, Any]) -> tuple[str, ...]:
     count = _bytes(flag)
+    size = "" if count is None else f"{float(count):,.10g}, {float(_plain(flag) / count):.2f} times smaller"
+    if count is not None and count >= _plain(flag):
+        size = f"{float(count):,.10g}"
+    return flag.stores, flag.scale, f"{size} (a latent row)" if _latent(flag) else size, _kl(flag, measured)
+
+
+def _found(flag: Flag) -> tuple[str, ...]:
     found = recipe(flag.recipe) if flag.recipe else None
     return (
-        f"`{flag.value}`",
-        flag.stores,
-        "" if count is None else f"{float(count):,.10g}{' (a latent row)' if _latent(flag) else ''}",
-        "" if count is None else f"{float(_plain(flag) / count):.2f}",
-        flag.scale,
         f"[{found.name}]({vendors.path(found)})" if found else "none here yet",
         found.status if found else "",
-        f"[{flag.layout}](layouts/{flag.layout}.md)" if flag.layout else "",
-        _kl(flag, measured),
+        f"[{flag.layout}](layouts/{flag.layout}.md)" if flag.layout else "none here yet",
     )
 
 
