@@ -112,7 +112,7 @@ _add(FUZZ, "stream", stream.app, "Hex in, hex out, line by line: for hardware an
 _values = {"ignore_unknown_options": True}
 _add(DOCUMENT, "explain", explain, "A number in an element format: code, neighbours, tie.", context_settings=_values)
 _add(DOCUMENT, "table", table, "Every code of an element format and its value.")
-_add(DOCUMENT, "recipes", recipes.app, "The arithmetic of each engine: list, show, diff.")
+_add(DOCUMENT, "recipes", recipes.app, "The arithmetic of each engine: list, show, diff, prove.")
 _add(DOCUMENT, "layout", layout, "Where every code and scale of a page lies.")
 _add(DOCUMENT, "convert", convert, "The same cache in another layout, losslessly.")
 _add(DOCUMENT, "size", size, "Bytes of a model's cache in every mode.")
