@@ -16,7 +16,7 @@ from kvformat.layouts.page import as_integer
 from kvformat.modes import MODES
 from kvformat.modes import mode as find_mode
 from kvformat.recipes.catalogue import recipe as find_recipe
-from kvformat.recipes.program import Recipe
+from kvformat.recipes.program import Recipe, needs_one_scale
 from kvformat.recipes.quantizer import Quantized, checked, given_scale, quantize
 from kvformat.slots import check_slots
 
@@ -177,6 +177,7 @@ def check_fits(layout: Layout, recipe: Recipe) -> None:
     for side in layout.sides:
         for segment in layout.segments(side):
             how, _ = covering(segment, recipe, None)
+            needs_one_scale(how, f"layout {layout.name}")
             wide = sum(region.columns * region.bits // region.copies for region in segment.scales)
             number = sum(region.columns for region in segment.scales)
             columns, bits = _stored(how, len(segment.dims))
@@ -192,7 +193,7 @@ def _stored(recipe: Recipe, dims: int) -> tuple[int, int]:
     inner = recipe.inner
     if inner is None:
         return 0, 0
-    return inner.granularity.columns(dims), 32 if inner.store == "float32" else element(inner.store.split()[0]).bits
+    return inner.granularity.columns(dims), inner.format.bits
 
 
 def quantize_for(
@@ -258,8 +259,7 @@ def load(
     (region,) = segment.scales
     rows = region.read(pages, block, slot)[..., :: region.copies]
     per_row = joined.shape[:2] if not recipe.inner.granularity.dims else (*joined.shape[:2], -1)
-    in_floats = recipe.inner.store == "float32"
-    scales = np.ascontiguousarray(rows).view("<f4").astype(np.float32).reshape(per_row) if in_floats else rows
+    scales = recipe.inner.format.of_bytes(rows).reshape(per_row)
     return Quantized(joined, scales, np.float32(1 if tensor_scale is None else tensor_scale), recipe)
 
 

@@ -160,15 +160,13 @@ def _scale_and_amax(stored: Quantized, given: bool) -> tuple[Array, Array]:
 
 def _values(level: Level, scales: Array) -> Array:
     """The stored scales of a level, float32."""
-    if level.store == "float32":
-        return np.asarray(scales, np.float32)
-    return element(level.storing.attributes[0]).values()[scales]
+    return level.format.values(scales)
 
 
 def _positive(level: Level, scale: ArrayLike) -> Array:
     """The scale in float64; NaN where there is none. A code of the scale may be 0, a float32 scale may not."""
     values = np.asarray(scale, np.float64)
-    return np.where((values > 0) | ((values == 0) & (level.store != "float32")), values, np.nan)
+    return np.where((values > 0) | ((values == 0) & (not level.format.is_float)), values, np.nan)
 
 
 _MIN_NORMAL, _INF = 0x00800000, 0x7F800000
@@ -195,8 +193,8 @@ def _largest_amax(how: Recipe, level: Level, outer: Array, scales: Array) -> Arr
         while (high - low > 1).any():
             middle = low + (high - low) // 2
             statistics = np.outer(middle.view(np.float32), magnitudes).astype(np.float32)
-            made = np.empty(len(wanted), np.float32 if trial.store == "float32" else np.uint8)
-            scale_groups(plan, around, statistics, made)
+            raw, made = trial.format.empty((len(wanted),))
+            scale_groups(plan, around, statistics, raw)
             inside = _values(trial, made) <= wanted
             low, high = np.where(inside, middle, low), np.where(inside, high, middle)
         amax = low.view(np.float32).astype(np.float64)

@@ -23,13 +23,14 @@ from kvformat.recipes.intervals import (
     Interval,
     Value,
     codes_inside,
-    decoded,
-    encoded,
-    inside,
+    holds,
+    kept,
     narrowed,
     patterns,
     points,
+    read,
     run,
+    written,
 )
 from kvformat.recipes.program import Level, Recipe
 from kvformat.verify.identify import SIDES, Side, as_given, extremes, extremes_of_heads
@@ -197,7 +198,7 @@ class Bench:
         assert isinstance(stored, Interval)
         if variant.stored and variant.stored != "?":
             value = expression(variant.stored, {**outer, "s": used[level.name], "exact": used[_EXACT]}, bounds=bounds)
-            stored = narrowed(value) if level.store == "float32" else encoded(level.storing, value)
+            stored = kept(level, value)
         elif found is not None and not borrow:
             used[level.name] = _found_value(found, level)
         if variant.used:
@@ -227,11 +228,8 @@ class Bench:
         exact = known[level.name]
         assert isinstance(exact, Interval)
         known[_EXACT] = exact
-        if level.store == "float32":
-            known[_STORED] = known[level.name] = narrowed(exact)
-        else:
-            keys = known[_STORED] = encoded(level.storing, exact)
-            known[level.name] = decoded(keys, element(level.storing.attributes[0]))
+        stored = known[_STORED] = kept(level, exact)
+        known[level.name] = read(level, stored)
         return {name: spread(value, groups.shape[:-1]) for name, value in known.items() if name not in outer}
 
     def _borrowed(
@@ -357,19 +355,14 @@ def _code(how: Recipe, known: Known, groups: Array, *, bounds: bool) -> Interval
 def _page_bytes(stored: Interval | None, level: Level | None, shape: Sequence[int]) -> NDArray[np.uint8]:
     if stored is None or level is None:
         return np.zeros((*shape[:2], 0), np.uint8)
-    if level.store == "float32":
-        return np.ascontiguousarray(stored.low.astype("<f4")).view(np.uint8).reshape(*shape[:2], -1)
-    return patterns(stored, element(level.storing.attributes[0])).reshape(*shape[:2], -1)
+    return np.ascontiguousarray(written(level, stored)).view(np.uint8).reshape(*shape[:2], -1)
 
 
 def _scale_inside(found: Array, allowed: Interval | None, level: Level) -> Mask:
     assert allowed is not None
     apart = Interval(allowed.low.reshape(found.shape), allowed.high.reshape(found.shape))
-    if level.store == "float32":
-        return inside(found, apart)
-    return codes_inside(found, element(level.storing.attributes[0]), apart)
+    return holds(level, found, apart)
 
 
 def _found_value(found: Array, level: Level) -> Interval:
-    values = found if level.store == "float32" else element(level.storing.attributes[0]).values()[found]
-    return points(values[..., None].astype(np.float32))
+    return points(level.format.values(found)[..., None])

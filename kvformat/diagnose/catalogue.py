@@ -28,7 +28,8 @@ def rivals(declared: Recipe, dtype: str) -> Iterator[Recipe]:
     """The other recipes of the catalogue that fill the same bytes of a page, for an input of that dtype."""
     for recipe in map(find_recipe, names()):
         outer = [level.granularity.name for level in recipe.outer]
-        if recipe.name != declared.name and outer in ([], ["per_tensor"]) and _alike(recipe, declared):
+        fits = recipe.one_scale_a_group and outer in ([], ["per_tensor"])
+        if recipe.name != declared.name and fits and _alike(recipe, declared):
             yield recipe.for_input(dtype)
 
 

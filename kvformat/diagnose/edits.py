@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
-from kvformat.elements.formats import ELEMENTS, ElementFormat, element
+from kvformat.elements.formats import ElementFormat, element
 from kvformat.errors import InputError
 from kvformat.recipes.program import Level, Operation, Program, Recipe, is_constant
 
@@ -191,8 +191,8 @@ class _Editor:
             return names
         names["s"] = level.name
         names |= {"a": self._amax(operations or level.program.operations)}
-        if level.store != "float32":
-            names |= _shape(ELEMENTS[level.store.split()[0]], "s_")
+        if level.format.element is not None:
+            names |= _shape(level.format.element, "s_")
         top = self._top(level)
         if top:
             names["divisor"] = top

@@ -114,7 +114,7 @@ class Judge:
         codes = unpacked(found.bytes[side, "code"][tokens], rows.bits, packing)
         raw = np.ascontiguousarray(found.bytes.get((side, "scale"), rows.scales)[tokens])
         inner = arithmetic.recipe.inner
-        scales = raw.view("<f4").astype(np.float32) if inner and inner.store == "float32" else raw
+        scales = inner.format.of_bytes(raw) if inner else raw
         bench = self.sheet.bench.on(self.sheet.bench.tokens[tokens])
         masks = bench.allowed(side, arithmetic.recipe, arithmetic.variant, codes, scales)
         if masks is None:

@@ -22,7 +22,7 @@ from kvformat.dump.dump import Dump
 from kvformat.errors import InputError
 from kvformat.recipes.admissible import is_approximate
 from kvformat.recipes.catalogue import recipe as find_recipe
-from kvformat.recipes.program import Recipe
+from kvformat.recipes.program import Recipe, needs_one_scale
 from kvformat.verify.identify import Side
 
 #: explanations that a diagnosis lists, and hypotheses that are looked at closely for them
@@ -62,6 +62,7 @@ def diagnose(
         raise InputError(
             "no token of the dump has a slot (all of slot_mapping is negative), so there is nothing to judge"
         )
+    needs_one_scale(declared, "diagnose")
     if declared.prepare:
         raise InputError(f"recipe {declared.name} transforms whole rows first; check judges it, diagnose cannot")
     shared = [level.granularity.name for level in declared.outer]

@@ -111,7 +111,7 @@ class Borders:
         whole = x.reshape(shape)
         if self.recipe.element is None:
             return cast(self.generator.standard_normal(shape) * tops.astype(np.float32).max(), dtype)
-        coded = self.recipe.inner is not None and self.recipe.inner.store != "float32"
+        coded = self.recipe.inner is not None and not self.recipe.inner.format.is_float
         # 30 steps of bisection take as long for one border as for a hundred: it pays for large tensors
         if coded and self.generator.random() < (0.1 if groups < 16 else 0.8):
             x = self._scale_borders(x, shape, place, scale)
@@ -169,9 +169,9 @@ class Borders:
         inner = self.recipe.inner
         assert inner is not None
         assert self.recipe.element is not None
-        if inner.store == "float32":
+        stored = inner.format.element
+        if stored is None:
             return np.full(groups, 2.0**exponent)
-        stored = element(inner.storing.attributes[0])
         kept = stored.values()[(stored.values() > 0) & np.isfinite(stored.values())].astype(np.float64)
         chosen = self.generator.choice(kept, groups)
         chosen[0] = kept.max()
@@ -187,7 +187,8 @@ class Borders:
         if not moved.any():
             return x
         ceiling = np.full(len(x), tops.max())
-        codes = element(self.recipe.inner.storing.attributes[0]).values() if self.recipe.inner else np.zeros(1)
+        store = self.recipe.inner.format.element if self.recipe.inner else None
+        codes = np.zeros(1) if store is None else store.values()
 
         def scales(trial: Array) -> Array:
             changed = x.copy()

@@ -236,12 +236,13 @@ def _quantized(answer: Any, expected: Quantized) -> tuple[Quantized, np.float32 
     shared = _one_float(answer[2], "global_scale") if len(answer) == 3 else None
     if how.inner is None:
         return Quantized(codes, expected.scales, expected.global_scale, how), _one_float(answer[1], "scales")
-    if how.inner.store == "float32":
+    store = how.inner.format
+    if store.element is None:
         scales = _shaped(_array(answer[1], "scales"), "scales", expected.scales.shape)
-        if scales.dtype != np.float32:
-            raise _AnswerError(f"returns scales of {scales.dtype}; they are float32")
+        if scales.dtype != store.dtype:
+            raise _AnswerError(f"returns scales of {scales.dtype}; they are {store}")
     else:
-        scales = _codes(answer[1], "scales", expected.scales, element(how.inner.storing.attributes[0]))
+        scales = _codes(answer[1], "scales", expected.scales, store.element)
     return Quantized(codes, scales, expected.global_scale, how), shared
 
 

@@ -18,7 +18,7 @@ from kvformat.layouts import LAYOUTS, Layout, layout
 from kvformat.modes import mode as find_mode
 from kvformat.recipes.catalogue import named_apart
 from kvformat.recipes.catalogue import recipe as find_recipe
-from kvformat.recipes.program import Recipe
+from kvformat.recipes.program import Recipe, needs_one_scale
 
 Array = NDArray[Any]
 
@@ -86,6 +86,7 @@ def make(
     """The plan of a search. Raises InputError for names and sizes that do not go together."""
     kind = find_mode(mode)
     how = named_apart(find_recipe(kind.name if recipe is None else recipe))
+    needs_one_scale(how, "fuzz")
     if how.mode != kind.name:
         raise InputError(f"recipe {how.name} is for mode {how.mode}, not for mode {kind.name}")
     if candidate.kind == "quantizer" and how.element is None:

@@ -51,10 +51,7 @@ def scale_values(quantized: Quantized, columns: int) -> dict[str, Value]:
         known[level.name] = points(np.full((1, 1, 1), shared, np.float32))
     if how.inner is not None:
         stored = quantized.scales.reshape(-1, columns, 1)
-        in_floats = how.inner.store == "float32"
-        known[how.inner.name] = points(
-            stored if in_floats else element(how.inner.storing.attributes[0]).values()[stored]
-        )
+        known[how.inner.name] = points(how.inner.format.values(stored))
     return known
 
 

@@ -34,8 +34,8 @@ def agrees(x: Array, quantized: Quantized, scale: np.float32 | None) -> bool:
     codes, scales, shared = exact.quantize(x, how, None if scale is None else float(scale))
     same_scales = (
         not reading.differing(scales.reshape(-1), quantized.scales.reshape(-1)).any()
-        if scales.dtype == np.float32
-        else how.inner is not None and _same(scales, quantized.scales, how.inner.storing.attributes[0])
+        if how.inner is None or how.inner.format.is_float
+        else _same(scales, quantized.scales, how.inner.format.name)
     )
     same_shared = not reading.differing(np.atleast_1d(shared), np.atleast_1d(quantized.global_scale)).any()
     return same_scales and same_shared and _same(codes, quantized.codes, how.element)

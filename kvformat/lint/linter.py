@@ -19,6 +19,7 @@ from kvformat.lint.rules import PADDING, RULES, Places, Rule, Slots, Whole
 from kvformat.lint.traits import Traits, traits
 from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.recipes.program import Recipe
+from kvformat.recipes.store import store_format
 from kvformat.slots import check_slots
 from kvformat.verify.identify import Side
 
@@ -282,7 +283,7 @@ def _view(
         values = fmt.values()[loaded.codes.view(np.uint8) & np.uint8(fmt.codes - 1)]
         if part.traits.scale_kind:
             raw = loaded.scales.reshape(*shape, -1)
-            scales = raw if part.traits.scale_kind == "float32" else element(part.traits.scale_kind).values()[raw]
+            scales = store_format(part.traits.scale_kind).values(raw)
     return Slots(
         side=part.side,
         leads=part.leads,

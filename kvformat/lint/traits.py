@@ -124,8 +124,7 @@ def _nan_of_zeros(recipe: Recipe) -> bool:
 
 def _scales(made: Quantized) -> Array:
     assert made.recipe.inner is not None
-    stored = made.recipe.inner.store.split()[0]
-    return made.scales if stored == "float32" else element(stored).values()[made.scales]
+    return made.recipe.inner.format.values(made.scales)
 
 
 def _floor(recipe: Recipe) -> float:

@@ -21,13 +21,14 @@ from kvformat.recipes.intervals import (
     Value,
     codes_inside,
     decoded,
-    encoded,
-    inside,
+    holds,
+    kept,
     narrowed,
     points,
+    read,
     run,
 )
-from kvformat.recipes.program import Level, Operation, Program, Recipe
+from kvformat.recipes.program import Operation, Program, Recipe
 from kvformat.recipes.vocabulary import WORDS
 
 Array = NDArray[Any]
@@ -76,7 +77,7 @@ def codes_by(x: Array, recipe: Recipe, outer: Mapping[str, Value], codes: Array,
     for settled in recipe.tried():
         assert settled.inner is not None
         left = run(settled.inner.program, outer, groups)
-        known: dict[str, Value] = {**left, "x": points(groups), level.name: points(_value_of(level, found))}
+        known: dict[str, Value] = {**left, "x": points(groups), level.name: points(level.format.values(found))}
         good |= _codes_hold(settled, known, groups, patterns)
     return good.reshape(codes.shape)
 
@@ -86,13 +87,6 @@ def _grouped(x: Array, recipe: Recipe, scales: Array) -> Array:
     return rows.prepared(recipe.prepare, x).reshape(len(x), scales.shape[1] if recipe.inner else 1, -1)
 
 
-def _value_of(level: Level, stored: Array) -> Array:
-    if level.store == "float32":
-        return stored.astype(np.float32)
-    values: Array = element(level.storing.attributes[0]).values()[stored]
-    return values
-
-
 def _trial(
     recipe: Recipe, outer: Mapping[str, Value], groups: Array, found: Array, codes: Array
 ) -> tuple[Interval, Mask, Mask]:
@@ -100,15 +94,10 @@ def _trial(
     level = recipe.inner
     assert level is not None
     known: dict[str, Value] = {**run(level.program, outer, groups), "x": points(groups)}
-    if level.store == "float32":
-        own = narrowed(known[level.name])
-        good_scales = inside(found, own)
-    else:
-        fmt = element(level.storing.attributes[0])
-        keys = encoded(level.storing, known[level.name])
-        good_scales, own = codes_inside(found, fmt, keys), decoded(keys, fmt)
+    stored = kept(level, known[level.name])
+    good_scales, own = holds(level, found, stored), read(level, stored)
     error = trial_error(recipe, {**known, level.name: own}, groups)
-    good_codes = _codes_hold(recipe, {**known, level.name: points(_value_of(level, found))}, groups, codes)
+    good_codes = _codes_hold(recipe, {**known, level.name: points(level.format.values(found))}, groups, codes)
     if not good_scales.all():
         by_right = _codes_hold(recipe, {**known, level.name: own}, groups, codes)
         good_codes = np.where(good_scales, good_codes, by_right)

@@ -12,14 +12,17 @@ make it m, nor carry it across. If x / d is m, so is the float64 quotient. Range
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 
+from kvformat.elements.formats import BINARIES
 from kvformat.elements.static import inlined
 from kvformat.recipes.program import Program, is_constant
 from kvformat.recipes.vocabulary import WORDS, Kind
-from kvformat.recipes.words import step
+from kvformat.recipes.words import rounding_to, step
 
 
 class Composed(NamedTuple):
@@ -43,19 +46,31 @@ def compose(program: Program, names: tuple[str, ...]) -> Composed:
     places = {name: place for place, name in enumerate(names)}
     known: dict[str, Any] = {"real": real}
     lines: list[str] = []
+    narrow = rounding_to(program.precision, real) if program.precision in BINARIES else None
+    known["narrow"] = narrow
+    known["constant"] = _constants(program.precision, real)
     for place, operation in enumerate(program.steps, len(names)):
         known[f"word{place}"] = step(operation, real)
         kinds = WORDS[operation.word].operands
         operands = [_operand(text, kind, places, known) for text, kind in zip(operation.operands, kinds, strict=True)]
-        lines.append(f"v{place} = word{place}({', '.join(operands)})")
+        call = f"word{place}({', '.join(operands)})"
+        rounds = narrow is not None and WORDS[operation.word].result == "number"
+        lines.append(f"v{place} = narrow({call})" if rounds else f"v{place} = {call}")
         places[operation.target] = place
     return Composed(_function(len(names), lines, known), places)
+
+
+def _constants(precision: str, real: Any) -> Any:
+    if precision not in BINARIES:
+        return real
+    kept = ml_dtypes.bfloat16 if precision == "bfloat16" else np.float16
+    return lambda text: real(kept(float(text)))
 
 
 def _operand(text: str, kind: Kind, places: dict[str, int], known: dict[str, Any]) -> str:
     if text not in places and is_constant(text):
         name = f"constant{len(known)}"
-        known[name] = known["real"](text)
+        known[name] = known["constant"](text)
         return name
     return f"v{places[text]}" if kind == "flag" else f"real(v{places[text]})"  # to `real` it is exact
 
@@ -73,13 +88,18 @@ def _function(count: int, lines: list[str], known: dict[str, Any]) -> Any:
 
 def scalar(program: Program) -> Any:
     """The NumPy scalar type that the program's operations run in."""
-    return np.float32 if program.precision == "float32" else np.float64
+    return np.float64 if program.precision in ("float64", "real") else np.float32
 
 
-def take(count: int) -> Any:
-    """The jitted function that gives the first `count` entries of an array as a tuple."""
+def take(count: int, first: int = 0) -> Any:
+    """The jitted function that gives `count` entries of an array or a tuple, from the first one on, as a tuple."""
+    return pick(range(first, first + count))
+
+
+def pick(places: Iterable[int]) -> Any:
+    """The jitted function that gives the entries of an array or a tuple at these places as a tuple."""
     taken: Any = inlined(lambda row: ())
-    for place in range(count):
+    for place in places:
         taken = _take_one_more(taken, place)
     return taken
 

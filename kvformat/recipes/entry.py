@@ -16,8 +16,10 @@
     may_be_given = true
 
 Each table has `precision` too ("float32" unless it says otherwise): in a scale for its program, at the top for `code`.
-A scale may have `trials`, numbers that `trial` stands for in turn, and an `error` program that chooses between them; at
-the top, `prepare` says what is done to each row first.
+A scale may have `trials`, numbers that `trial` stands for in turn, and an `error` program that chooses between them.
+One with `after = true` is made from the codes: `sums` goes through the elements of a group. Several scales may share a
+granularity, and `program` of the first one may make all of them. At the top, `prepare` says what is done to each row
+first, `value_precision` is that of `value`, `undefined` names a flag: where it holds, the library writes no codes.
 """
 
 from __future__ import annotations
@@ -30,7 +32,15 @@ from kvformat.recipes.program import Level, Multiplier, Program, Recipe, Status,
 from kvformat.recipes.rows import parse_rows
 
 _REQUIRED = ("name", "mode", "element", "code", "value", "source")
-_OPTIONAL = {"scales": (), "status": "read, not run", "precision": "float32", "notes": "", "prepare": ""}
+_OPTIONAL = {
+    "scales": (),
+    "status": "read, not run",
+    "precision": "float32",
+    "value_precision": "float32",
+    "notes": "",
+    "prepare": "",
+    "undefined": "",
+}
 _SCALE_REQUIRED = ("name", "granularity", "program")
 _SCALE_OPTIONAL = {
     "store": "float32",
@@ -39,7 +49,12 @@ _SCALE_OPTIONAL = {
     "multiplier": "decode",
     "trials": (),
     "error": "",
+    "after": False,
+    "sums": "",
 }
+
+
+_TYPES = {"may_be_given": bool, "after": bool, "scales": list | tuple, "trials": list | tuple}
 
 
 def parse_recipe(described: Mapping[str, Any]) -> Recipe:
@@ -54,11 +69,12 @@ def parse_recipe(described: Mapping[str, Any]) -> Recipe:
         element=entry["element"],
         levels=tuple(_parse_level(scale, where) for scale in entry["scales"]),
         code=Program.parse(entry["code"], entry["precision"]),
-        value=Program.parse(entry["value"]),
+        value=Program.parse(entry["value"], entry["value_precision"]),
         source=entry["source"],
         status=entry["status"],
         notes=entry["notes"],
         prepare=parse_rows(entry["prepare"], where),
+        undefined=entry["undefined"],
     )
 
 
@@ -78,6 +94,8 @@ def _parse_level(described: Any, where: str) -> Level:
         multiplier=entry["multiplier"],
         trials=tuple(map(str, entry["trials"])),
         error=Program.parse(entry["error"]),
+        after=entry["after"],
+        sums=Program.parse(entry["sums"], entry["precision"]),
     )
 
 
@@ -93,7 +111,9 @@ def _complete(
             raise InputError(f"{where} has no {name!r}; it needs {', '.join(required)}")
     entry = {**optional, **described}
     for name, value in entry.items():
-        wanted: Any = bool if name == "may_be_given" else list | tuple if name in ("scales", "trials") else str
+        wanted: Any = (
+            bool if name in ("may_be_given", "after") else list | tuple if name in ("scales", "trials") else str
+        )
         if not isinstance(value, wanted):
             raise InputError(f"{where}: {name} must be {'true or false' if wanted is bool else 'text'}; got {value!r}")
     return entry

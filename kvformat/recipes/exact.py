@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import reduce
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from kvformat.elements.exact import BINARIES, NAN, Binary, Number, infinity, num
 from kvformat.elements.formats import element
 from kvformat.recipes.exact_rows import prepared
 from kvformat.recipes.program import Level, Operation, Program, Recipe, is_constant
-from kvformat.recipes.vocabulary import WORDS
+from kvformat.recipes.vocabulary import AXES, WORDS, Granularity
 
 Value = Number | bool | int
 
@@ -293,73 +294,134 @@ _REDUCTIONS: dict[str, Callable[[Sequence[Number]], Value]] = {
 
 
 def stored(level: Level, value: Number) -> tuple[int | Number, Number]:
-    """A scale as it is stored (its code, or the number for float32) and the value that is then read."""
-    if level.store == "float32":
-        return _rounded(value), _rounded(value)
+    """A parameter as it is stored (its code, or the number for a float) and the value that is then read."""
+    store = level.format
+    if store.is_float:
+        kept = exact.round_binary(value, BINARIES[store.name])
+        return kept, kept
     code = _apply(level.storing, [value])
     assert isinstance(code, int)
-    return code, exact.decode(code, level.storing.attributes[0])
+    return code, exact.decode(code, store.name)
+
+
+class Exact(NamedTuple):
+    """What a recipe gives, one element at a time."""
+
+    codes: NDArray[Any]
+    #: stored parameters by name, in their block shape
+    params: dict[str, NDArray[Any]]
+    undefined: NDArray[np.bool_] | None
 
 
 def quantize(
     x: NDArray[Any], recipe: Recipe, scale: float | None = None
 ) -> tuple[NDArray[Any], NDArray[Any], np.float32]:
     """Codes, scales and global scale as `kvformat.quantize` gives them, one element at a time (10,000 a second)."""
+    given = {next(level.name for level in recipe.levels if level.may_be_given): scale} if scale is not None else {}
+    made = quantize_all(x, recipe, given)
+    tokens, heads, _ = x.shape
+    if recipe.inner is None:
+        last = made.params[recipe.levels[-1].name] if recipe.levels else np.zeros(0, np.float32)
+        return made.codes, last.reshape(-1), np.float32(1)
+    inner, share = made.params[recipe.inner.name], recipe.inner.granularity
+    outer = [made.params[level.name] for level in recipe.outer]
+    shared = np.float32(outer[-1].reshape(-1)[0]) if outer else np.float32(1)
+    return made.codes, inner.reshape(tokens, heads) if share.within_row and not share.dims else inner, shared
+
+
+def quantize_all(x: NDArray[Any], recipe: Recipe, given: Mapping[str, Any] | None = None) -> Exact:
+    """Codes, every parameter and undefined groups; given: parameters by name, numbers or arrays in block shape."""
     recipe = recipe.for_input(x.dtype.name)
-    tokens, heads, dims = x.shape
     elements: Any = np.array([number(float(each)) for each in x.reshape(-1)], object).reshape(x.shape)
     elements = prepared(recipe.prepare, elements, lambda a, b: _rounded(_add(a, b)))
-    scales: dict[str, Any] = {}
-    last: NDArray[Any] = np.zeros(0, np.float32)
     around: Any = np.empty(x.shape, object)
-    around[...] = [[[{} for _ in range(dims)] for _ in range(heads)] for _ in range(tokens)]
-    for level in recipe.levels:
-        given = scale if level.may_be_given else None
-        last, scales[level.name] = _level(recipe, level, elements, around, given)
-    codes = np.empty(x.shape, np.uint8)
     for place in np.ndindex(*x.shape):
-        code = evaluate(recipe.code, {**around[place], "x": elements[place]})["c"]
-        assert isinstance(code, int)
-        codes[place] = code
+        around[place] = {}
+    params = {
+        level.name: _level(recipe, level, elements, around, (given or {}).get(level.name))
+        for level in recipe.levels
+        if not level.after
+    }
+    codes = np.empty(x.shape, np.uint8)
+    coded: Any = np.empty(x.shape, object)
+    for place in np.ndindex(*x.shape):
+        coded[place] = evaluate(recipe.code, {**around[place], "x": elements[place]})
+        codes[place] = coded[place]["c"]
+    params |= {level.name: _from_codes(recipe, level, around, coded) for level in recipe.after}
     assert recipe.element is not None
     target = element(recipe.element)
-    outer = recipe.outer[-1] if recipe.outer and recipe.inner else None
-    shared = np.float32(1) if outer is None else np.float32(float(scales[outer.name]))
-    if target.signed_integer:  # sign-extended
+    if target.code_dtype == "int8":  # sign-extended
         codes = np.where(codes < target.sign_bit, codes, codes.astype(int) - target.codes).astype(np.int8)
-    return codes, last, shared
+    undefined = None
+    if recipe.undefined:
+        assert recipe.share is not None
+        shape, groups = _groups(recipe.share, x.shape)
+        undefined = np.array([around[places[0]][recipe.undefined] for places in groups], bool).reshape(shape)
+    return Exact(codes, params, undefined)
 
 
-def _level(
-    recipe: Recipe, level: Level, elements: Any, around: Any, given: float | None
-) -> tuple[NDArray[Any], Number]:
-    tokens, heads, dims = elements.shape
-    share = level.granularity
-    width = share.dims or dims
-    grid = (1 if share.shares_tokens else tokens, 1 if share.shares_heads else heads, dims // width)
-    kept = np.empty(grid, np.float32 if level.store == "float32" else np.uint8)
-    value = _ZERO
-    for token, head, column in np.ndindex(*grid):
-        region = (
-            slice(None) if share.shares_tokens else slice(token, token + 1),
-            slice(None) if share.shares_heads else slice(head, head + 1),
-            slice(None) if not share.within_row else slice(column * width, column * width + width),
-        )
-        group = list(elements[region].reshape(-1))
-        if given is None:
-            values = _computed(recipe, level, around[region].reshape(-1)[0], group)
+def _groups(share: Granularity, shape: tuple[int, ...]) -> tuple[tuple[int, ...], list[list[tuple[int, ...]]]]:
+    """The block shape of a granularity's parameters, and the places of each group's elements, in order."""
+    if share.order:
+        axes = [AXES.index(axis) for axis in share.order]
+        walk = product(*(range(shape[axis]) for axis in axes))
+        places = [tuple(place[axes.index(axis)] for axis in range(3)) for place in walk]
+        runs = [places[start : start + share.run] for start in range(0, len(places), share.run)]
+        return (len(runs),), runs
+    wide = [width or count for width, count in zip(share.block, shape, strict=True)]
+    found: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for place in np.ndindex(*shape):
+        found.setdefault(tuple(at // width for at, width in zip(place, wide, strict=True)), []).append(place)
+    counts = tuple(max(group[axis] for group in found) + 1 for axis in range(3))
+    return counts, [found[group] for group in np.ndindex(*counts)]
+
+
+def _level(recipe: Recipe, level: Level, elements: Any, around: Any, given: Any) -> NDArray[Any]:
+    """The stored parameters of a level in their block shape; every element learns what covers it."""
+    shape, groups = _groups(level.granularity, elements.shape)
+    kept = np.empty(len(groups), level.format.dtype)
+    numbers = None if given is None else np.broadcast_to(np.asarray(given), shape).reshape(-1)
+    within = level in recipe.group
+    for index, places in enumerate(groups):
+        group = [elements[place] for place in places]
+        if numbers is None:
+            values = _computed(recipe, level, around[places[0]], group)
         else:
-            values = {level.name: _rounded(number(float(given)))}
+            values = {level.name: _rounded(number(float(numbers[index])))}
         computed = values[level.name]
         assert isinstance(computed, Number)
-        code, value = stored(level, computed)
-        kept[token, head, column] = float(code) if isinstance(code, Number) else code
-        for names in around[region].reshape(-1):
-            names.update(values if share.within_row else {})
-            names[level.name] = value
-    if not share.within_row:
-        return kept.reshape(-1), value
-    return kept if share.dims else kept[:, :, 0], value
+        kept[index], value = _kept(level, computed)
+        for place in places:
+            around[place].update(values if within else {})
+            around[place][level.name] = value
+    return kept.reshape(shape)
+
+
+def _kept(level: Level, computed: Number) -> tuple[Any, Number]:
+    """A parameter as an array holds it, and its value."""
+    code, value = stored(level, computed)
+    if isinstance(code, Number):
+        return float(code), value
+    fmt = level.format.element
+    negative = fmt is not None and fmt.code_dtype == "int8" and code >= fmt.sign_bit
+    return code - fmt.codes if fmt is not None and negative else code, value
+
+
+def _from_codes(recipe: Recipe, level: Level, around: Any, coded: Any) -> NDArray[Any]:
+    """The stored parameters of a level that is made from the codes, in their block shape."""
+    assert recipe.element is not None
+    shape, groups = _groups(level.granularity, coded.shape)
+    kept = np.empty(len(groups), level.format.dtype)
+    for index, places in enumerate(groups):
+        totals: dict[str, Value] = dict.fromkeys(level.totals, _ZERO)
+        for place in places:
+            names = {**coded[place], "c": exact.decode(coded[place]["c"], recipe.element), **totals}
+            after = evaluate(level.sums, names)
+            totals = {name: after[name] for name in level.totals}
+        computed = evaluate(level.program, {**around[places[0]], **totals})[level.name]
+        assert isinstance(computed, Number)
+        kept[index], _ = _kept(level, computed)
+    return kept.reshape(shape)
 
 
 def _computed(recipe: Recipe, level: Level, names: Mapping[str, Value], group: list[Number]) -> dict[str, Value]:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvformat.elements.codec import encode_by
-from kvformat.elements.formats import ElementFormat
-from kvformat.recipes.program import Operation, Program, is_constant
+from kvformat.elements.formats import BINARIES, ElementFormat
+from kvformat.recipes.program import Level, Operation, Program, is_constant
 from kvformat.recipes.vocabulary import WORDS
 from kvformat.recipes.words import encode_policy, fuse
 
@@ -50,7 +50,8 @@ def run(program: Program, inputs: Mapping[str, Value], groups: Array, *, bounds:
     groups: float32 (..., elements that share a scale), for reductions, which keep the last axis with length 1.
     bounds: False gives the IEEE result of approximate words, as the engine does, and intervals are points.
     """
-    dtype = np.float32 if program.precision == "float32" else np.float64
+    dtype = np.float64 if program.precision in ("float64", "real") else np.float32
+    narrow = _DIRECTED["to"].get(program.precision) if program.precision in BINARIES else None
     values: dict[str, Value] = dict(inputs)
     with np.errstate(all="ignore"):
         for operation in (*program.reductions, *program.steps):
@@ -58,7 +59,15 @@ def run(program: Program, inputs: Mapping[str, Value], groups: Array, *, bounds:
                 values[operation.target] = _REDUCTIONS[operation.word](groups)
                 continue
             operands = [_operand(text, values, dtype) for text in operation.operands]
-            values[operation.target] = _apply(operation, operands, bounds=bounds)
+            if narrow is not None:
+                operands = [
+                    _each_end(narrow, each) if isinstance(each, Interval) and text not in values else each
+                    for text, each in zip(operation.operands, operands, strict=True)
+                ]
+            result = _apply(operation, operands, bounds=bounds)
+            if narrow is not None and isinstance(result, Interval) and WORDS[operation.word].result == "number":
+                result = _each_end(narrow, result)
+            values[operation.target] = result
     return values
 
 
@@ -103,6 +112,41 @@ def _is_power(values: Array) -> NDArray[np.bool_]:
     """Where a number is a power of two, 0, Inf or NaN."""
     powers: NDArray[np.bool_] = (np.frexp(np.abs(values))[0] == 0.5) | (values == 0) | ~np.isfinite(values)
     return powers
+
+
+# --- parameters as they are stored ---------------------------------------------------------------------------------
+
+
+def kept(level: Level, value: Value) -> Interval:
+    """A parameter as it is stored: an interval of floats of the store format, or of keys of its codes."""
+    if level.format.element is not None:
+        return encoded(level.storing, value)
+    assert isinstance(value, Interval)
+    with np.errstate(over="ignore"):
+        return _each_end(lambda end: end.astype(level.format.dtype).astype(np.float32), value)
+
+
+def read(level: Level, stored: Value) -> Interval:
+    """The values of what `kept` gives."""
+    if level.format.element is not None:
+        return decoded(stored, level.format.element)
+    assert isinstance(stored, Interval)
+    return stored
+
+
+def written(level: Level, stored: Value) -> Array:
+    """What `kept` gives, points, as arrays of stored parameters hold it."""
+    assert isinstance(stored, Interval)
+    if level.format.element is not None:
+        return patterns(stored, level.format.element).view(level.format.dtype)
+    return stored.low.astype(level.format.dtype)
+
+
+def holds(level: Level, found: Array, allowed: Interval) -> NDArray[np.bool_]:
+    """Which found stored parameters lie in what `kept` gives."""
+    if level.format.element is not None:
+        return codes_inside(found.view(np.uint8), level.format.element, allowed)
+    return inside(found.astype(np.float32), allowed)
 
 
 # --- codes, in the order of their values ---------------------------------------------------------------------------

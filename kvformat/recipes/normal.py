@@ -25,28 +25,45 @@ def normal(recipe: Recipe) -> Normal:
     parts: Normal = {"rows": tuple(map(str, recipe.prepare))} if recipe.prepare else {}
     for level in recipe.levels:
         stored = f"store {level.granularity.name} {level.multiplier} {level.store}"
-        parts[f"scale {level.name}"] = (*_lines(level.program.operations, level.program, level.name), stored)
+        parts[f"scale {level.name}"] = (*_made(recipe, level), stored)
         if level.trials:
-            error = (*_on_the_way(level), *recipe.code.operations, *level.error.operations)
+            error = (*_on_the_way((level,)), *recipe.code.operations, *level.error.operations)
             parts["trials"] = (f"trial in {', '.join(level.trials)}", *_lines(error, level.error, "e"))
-    parts["code"] = _lines((*_on_the_way(recipe.inner), *recipe.code.operations), recipe.code, "c")
+    group = _on_the_way(recipe.group)
+    parts["code"] = _lines((*group, *recipe.code.operations), recipe.code, "c")
+    if recipe.undefined:
+        parts["undefined"] = _lines(group, recipe.code, recipe.undefined)
     parts["value"] = _lines(recipe.value.operations, recipe.value, "v")
     return parts
 
 
-def _on_the_way(inner: Level | None) -> tuple[Operation, ...]:
-    """The operations of the scale within a row, whose inner results the code may use; its name means what is stored."""
-    if inner is None:
-        return ()
-    own = f"{inner.name}'"
-    return tuple(
-        replace(
-            op,
-            target=own if op.target == inner.name else op.target,
-            operands=tuple(own if operand == inner.name else operand for operand in op.operands),
+def _made(recipe: Recipe, level: Level) -> tuple[str, ...]:
+    """How a parameter arises, before it is stored; one that is made from codes, with its sums over them."""
+    if level not in recipe.group and not level.after:
+        return _lines(level.program.operations, level.program, level.name)
+    if not level.after:
+        before = recipe.group[: recipe.group.index(level) + 1]
+        return _lines(_on_the_way(before), level.program, f"{level.name}'")
+    sums = (*_on_the_way(recipe.group), *recipe.code.operations, *level.sums.operations)
+    totals = [f"sum {name}: {line}" for name in level.totals for line in _lines(sums, level.sums, name)]
+    known = (*_on_the_way(recipe.group), *level.program.operations)
+    return (*totals, *_lines(known, level.program, level.name))
+
+
+def _on_the_way(levels: Sequence[Level]) -> tuple[Operation, ...]:
+    """The operations of the levels of a group; the name of a level with a tick is it before it is stored."""
+    operations = list[Operation]()
+    for index, level in enumerate(levels):
+        unstored = {each.name: f"{each.name}'" for each in levels[index:]}
+        operations += (
+            replace(
+                op,
+                target=unstored.get(op.target, op.target),
+                operands=tuple(unstored.get(operand, operand) for operand in op.operands),
+            )
+            for op in level.program.operations
         )
-        for op in inner.program.operations
-    )
+    return tuple(operations)
 
 
 def _lines(operations: Sequence[Operation], program: Program, result: str) -> tuple[str, ...]:

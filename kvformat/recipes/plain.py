@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvformat.elements.codec import typed
-from kvformat.elements.formats import ElementFormat, element
+from kvformat.elements.formats import element
 from kvformat.recipes import quantizer
-from kvformat.recipes.intervals import Interval, Value, encoded, narrowed, patterns, points, run
+from kvformat.recipes.intervals import Interval, Value, kept, narrowed, patterns, points, read, run, written
 from kvformat.recipes.program import Recipe
 from kvformat.recipes.quantizer import Quantized
 
@@ -21,7 +21,8 @@ def quantize(x: NDArray[Any], recipe: Recipe, *, scale: float | None = None) -> 
     A recipe that prepares rows, tries several scales or shares them across some rows only is left to the engine.
     """
     how = recipe.for_input(x.dtype.name)
-    if how.element is None or how.prepare or (how.inner and how.inner.trials) or _partly_shared(how):
+    simple = how.one_scale_a_group and not how.prepare and not _partly_shared(how)
+    if how.element is None or not simple or (how.inner and how.inner.trials):
         return quantizer.quantize(x, recipe, scale=scale)
     elements = x.astype(np.float32)
     known: dict[str, Value] = {}
@@ -37,8 +38,9 @@ def quantize(x: NDArray[Any], recipe: Recipe, *, scale: float | None = None) -> 
     stored: NDArray[Any] = _number(shared[-1]).reshape(1) if shared else np.zeros(0, np.float32)
     if how.inner is not None:
         known = run(how.inner.program, known, groups, bounds=False)
-        stored, known[how.inner.name] = _stored(how, known[how.inner.name])
-        stored = stored.reshape(*x.shape[:2], *((columns,) if how.inner.granularity.dims else ()))
+        own = kept(how.inner, known[how.inner.name])
+        known[how.inner.name] = read(how.inner, own)
+        stored = written(how.inner, own).reshape(*x.shape[:2], *((columns,) if how.inner.granularity.dims else ()))
     coded = run(how.code, {**known, "x": points(groups)}, groups, bounds=False)["c"]
     codes = typed(np.broadcast_to(patterns(coded, element(how.element)), groups.shape), element(how.element))
     outermost = np.float32(_number(shared[-1]).reshape(-1)[0]) if shared and how.inner else np.float32(1)
@@ -55,8 +57,7 @@ def values(quantized: Quantized, codes: NDArray[np.uint8], dims: int) -> NDArray
         known[level.name] = points(np.full((1, 1), shared, np.float32))
     if how.inner is not None:
         first = quantized.scales.reshape(len(codes), -1)[:, :1]
-        in_floats = how.inner.store == "float32"
-        known[how.inner.name] = points(first if in_floats else _store_format(how).values()[first])
+        known[how.inner.name] = points(how.inner.format.values(first))
     result = run(how.value, known, np.zeros((1, 1), np.float32), bounds=False)["v"]
     return _number(result).astype(np.float32).reshape(codes.shape)
 
@@ -68,18 +69,3 @@ def _partly_shared(how: Recipe) -> bool:
 def _number(value: Value) -> NDArray[Any]:
     assert isinstance(value, Interval)
     return value.low
-
-
-def _store_format(how: Recipe) -> ElementFormat:
-    assert how.inner is not None
-    return element(how.inner.storing.attributes[0])
-
-
-def _stored(how: Recipe, value: Value) -> tuple[NDArray[Any], Value]:
-    assert how.inner is not None
-    if how.inner.store == "float32":
-        kept = narrowed(value)
-        return kept.low, kept
-    storing = how.inner.storing
-    codes = patterns(encoded(storing, value), _store_format(how))
-    return codes, points(_store_format(how).values()[codes])

@@ -13,7 +13,10 @@ from typing import Literal
 from kvformat.elements.formats import ELEMENTS
 from kvformat.errors import InputError, unknown_name
 from kvformat.recipes.rows import RowStep
-from kvformat.recipes.vocabulary import GRANULARITIES, OVERFLOWS, PRECISIONS, WORDS, Granularity, Kind, Word
+from kvformat.recipes.store import StoreFormat, store_format
+from kvformat.recipes.vocabulary import OVERFLOWS, PRECISIONS, WORDS, Granularity, Kind, Word, granularity
+
+__all__ = ["NOTHING", "Level", "Operation", "Program", "Recipe", "granularity", "is_constant"]
 
 #: how far a recipe has been proved to be what its source computes
 Status = Literal["golden", "exact", "verified against the library", "read, not run", "admissible only"]
@@ -74,7 +77,8 @@ class Program:
             )
             for op in self.operations
         )
-        return replace(self, operations=definite)
+        precision = dtype if self.precision == "input" else self.precision
+        return replace(self, operations=definite, precision=precision)
 
     def with_constant(self, name: str, text: str) -> Program:
         """The program with a constant in the place of a name."""
@@ -107,6 +111,8 @@ class Program:
                     raise InputError(f"{where}: {op}: {operand!r} is a {found}, {op.word} takes a {wanted} there")
             if op.word == "encode":
                 _check_encode(op, where)
+            if op.word == "fma" and self.precision not in ("float32", "float64", "real"):
+                raise InputError(f"{where}: {op}: a fused product has no precision {self.precision}; write mul and add")
             kinds[op.target] = WORDS[op.word].result
         if kinds.get(result) != kind:
             raise InputError(f"{where}: the program must give a {kind} named {result!r}")
@@ -204,17 +210,19 @@ Multiplier = Literal["decode", "encode", "amax"]
 
 @dataclass(frozen=True)
 class Level:
-    """One level of scales: what shares one, how it arises, and in which format it is stored.
+    """A quantization parameter: what shares one, how it arises, and in which format it is stored.
 
-    The program reads `x` through reductions and the stored values of the levels before it; it assigns `name`.
+    The program reads `x` through reductions, the stored values of the parameters before it, and what the programs of
+    those that share its groups computed on their way; it assigns `name`, unless one of those did.
     """
 
     name: str
     granularity: Granularity
     program: Program
-    #: `float32`, or an element format and its policy as `encode` takes them (`e4m3fn`, `e8m0fnu up`)
+    #: a float (`float32`, `float16`, `bfloat16`, `input`), or an element format and its policy as `encode` takes them
+    #: (`e4m3fn`, `e8m0fnu up`)
     store: str
-    #: the caller may give this scale (k_scale, v_scale) instead of having it computed
+    #: the caller may give this parameter (k_scale, v_scale) instead of having it computed
     may_be_given: bool = False
     #: `encode`: the library stores, and is given, the multiplier that makes codes, not the one that reads them; `amax`:
     #: it is given the tensor's largest magnitude
@@ -224,6 +232,10 @@ class Level:
     trials: tuple[str, ...] = ()
     #: adds one element's error to `e`, which starts at 0 and goes through the elements in order; reads what `code` left
     error: Program = NOTHING
+    #: computed from the codes, which do not depend on it: `sums` goes through the elements in order, reads x, c and
+    #: what `code` left, and adds to names that start at 0; the program reads those sums
+    after: bool = False
+    sums: Program = NOTHING
 
     def settled(self, trial: str) -> Level:
         """The level with one of its trials."""
@@ -231,15 +243,29 @@ class Level:
         return replace(self, program=program, error=error, trials=(trial,))
 
     @property
+    def format(self) -> StoreFormat:
+        """The format that the parameter is stored in."""
+        return store_format(self.store)
+
+    @property
     def storing(self) -> Operation:
-        """The operation that stores the scale in its element format."""
-        fmt, *policy = self.store.split()
-        return Operation(self.name, "encode", (self.name,), (fmt, *policy))
+        """The operation that stores the parameter in its element format."""
+        return Operation(self.name, "encode", (self.name,), (self.format.name, *self.format.policy))
+
+    @property
+    def totals(self) -> tuple[str, ...]:
+        """The names that `sums` adds to, in order: those it reads before it assigns them, and assigns."""
+        targets = {operation.target for operation in self.sums.operations}
+        made, found = set[str](), list[str]()
+        for operation in self.sums.operations:
+            found += [each for each in operation.operands if each in targets - made and each not in found]
+            made.add(operation.target)
+        return tuple(found)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The complete arithmetic from K or V to codes and scales, and back. Plain data: every engine reads it.
+    """The complete arithmetic from K or V to codes and parameters, and back. Plain data: every engine reads it.
 
     `code` reads `x` and the STORED value of every level, and assigns `c`. `value` reads `c`, the value of the code, and
     the stored scales, and assigns `v`. Raises InputError if an operation cannot run.
@@ -258,23 +284,18 @@ class Recipe:
     notes: str = field(default="", compare=False)
     #: what is done to each row before everything else
     prepare: tuple[RowStep, ...] = ()
+    #: a flag that a program of the group computes: where it holds, the library leaves the codes as they were
+    undefined: str = ""
 
     def __post_init__(self) -> None:
-        kinds: dict[str, Kind] = {}
-        _check_name(self.name)
         if self.prepare and self.prepare[-1].word != "to":
             raise InputError(f"recipe {self.name}: the last thing done to a row is 'x = to(x, input)'")
-        if self.prepare and self.outer:
+        if self.prepare and not all(level.granularity.within_row for level in self.levels):
             raise InputError(f"recipe {self.name}: rows can be prepared only where no scale is shared across rows")
         _check_levels(self.levels, f"recipe {self.name}")
-        for level in self.levels:
-            where = f"recipe {self.name}, scale {level.name}"
-            _check_store(level, where)
-            _check_reach(level, where)
-            trial: dict[str, Kind] = {"trial": "number"} if level.trials else {}
-            inside = level.program.check({**kinds, **trial, "x": "group"}, level.name, "number", where)
-            # what an inner level computed on its way (the scale before it is stored, say) is there for the code too
-            kinds.update(inside if level.granularity.within_row else {level.name: "number"})
+        kinds = self._check_parameters()
+        if self.undefined and kinds.get(self.undefined) != "flag":
+            raise InputError(f"recipe {self.name}: undefined must name a flag of a scale; got {self.undefined!r}")
         if self.element is not None:
             after = self.code.check({**kinds, "x": "number"}, "c", "code", f"recipe {self.name}, code")
             if self.inner and self.inner.trials:
@@ -282,17 +303,44 @@ class Recipe:
                 if all(operation.target != "e" for operation in self.inner.error.operations):
                     raise InputError(f"{where}: the program must add to 'e'")
                 self.inner.error.check({**after, "c": "number", "e": "number"}, "e", "number", where)
+            for level in self.after:
+                _check_after(level, kinds, after, f"recipe {self.name}, scale {level.name}")
             last = next(op for op in reversed(self.code.operations) if op.target == "c")
             if last.attributes[0] != self.element:
                 raise InputError(f"recipe {self.name}, code: {last}: the codes are {self.element}")
             stored: dict[str, Kind] = {level.name: "number" for level in self.levels}
             self.value.check({**stored, "c": "number"}, "v", "number", f"recipe {self.name}, value")
 
+    def _check_parameters(self) -> dict[str, Kind]:
+        """The kind of every name that the code can read."""
+        kinds: dict[str, Kind] = {}
+        for level in self.levels:
+            where = f"recipe {self.name}, scale {level.name}"
+            _check_store(level, where)
+            _check_reach(level, where)
+            if level.after:
+                continue
+            trial: dict[str, Kind] = {"trial": "number"} if level.trials else {}
+            inside = level.program.check({**kinds, **trial, "x": "group"}, level.name, "number", where)
+            # what a level of the group computed on its way (the scale before it is stored, say) is there for the code
+            kinds.update(inside if level in self.group else {level.name: "number"})
+            kinds.pop("x", None)
+        return kinds
+
     def for_input(self, dtype: str) -> Recipe:
         """The recipe for an input of that dtype, its dtype-dependent words made definite."""
-        levels = tuple(replace(level, program=level.program.for_input(dtype)) for level in self.levels)
+        levels = tuple(
+            replace(
+                level,
+                program=level.program.for_input(dtype),
+                sums=level.sums.for_input(dtype),
+                store=str(level.format.for_input(dtype)),
+            )
+            for level in self.levels
+        )
         prepare = tuple(replace(step, argument=dtype) if step.argument == "input" else step for step in self.prepare)
-        return replace(self, levels=levels, code=self.code.for_input(dtype), prepare=prepare)
+        code, value = self.code.for_input(dtype), self.value.for_input(dtype)
+        return replace(self, levels=levels, code=code, value=value, prepare=prepare)
 
     def tried(self) -> tuple[Recipe, ...]:
         """The recipe in each of its trials; itself where it has none."""
@@ -305,19 +353,63 @@ class Recipe:
         )
 
     @property
+    def share(self) -> Granularity | None:
+        """What shares the finest parameters; None where there are none, or all are shared by whole rows."""
+        if not self.levels or all(level.granularity.of_rows and not level.granularity.within_row
+                                  for level in self.levels):  # fmt: skip
+            return None
+        return self.levels[-1].granularity
+
+    @property
     def outer(self) -> tuple[Level, ...]:
-        """The levels whose scales are shared across rows, outermost first."""
-        return tuple(level for level in self.levels if not level.granularity.within_row)
+        """The levels whose parameters are shared by several groups, outermost first."""
+        return tuple(level for level in self.levels if level.granularity != self.share)
+
+    @property
+    def group(self) -> tuple[Level, ...]:
+        """The levels that share the finest groups, and from which codes are made."""
+        return tuple(level for level in self.levels if level.granularity == self.share and not level.after)
+
+    @property
+    def after(self) -> tuple[Level, ...]:
+        """The levels that are computed from the codes."""
+        return tuple(level for level in self.levels if level.after)
 
     @property
     def inner(self) -> Level | None:
-        """The level whose scales lie within a row, if there is one."""
-        return next((level for level in self.levels if level.granularity.within_row), None)
+        """The first level of the finest groups, if there are such."""
+        return self.group[0] if self.group else None
+
+    @property
+    def one_scale_a_group(self) -> bool:
+        """Whether all a page holds beside the codes is at most one parameter for each group within a row.
+
+        What reads pages without asking for more (`diagnose`, `lint`, `fuzz`, Triton kernels) needs this.
+        """
+        return (
+            len(self.group) <= 1
+            and not self.after
+            and not self.undefined
+            and all(level.granularity.of_rows or level.granularity.within_row for level in self.levels)
+            and not any(level.granularity.within_row for level in self.outer)
+            and not any(level.may_be_given for level in self.group)
+        )
 
 
-def _check_name(name: str) -> None:
-    if not name.strip() or not name.isprintable() or len(name) > _LONGEST_NAME:
-        raise InputError(f"a recipe's name is 1 to {_LONGEST_NAME} printable characters; got {name[:_LONGEST_NAME]!r}")
+def needs_one_scale(recipe: Recipe, who: str) -> None:
+    """Raises InputError if `who` cannot take the recipe because it stores more than one scale for each group."""
+    if not recipe.one_scale_a_group:
+        kept = ", ".join(f"{level.name} {level.granularity.name}" for level in recipe.levels)
+        raise InputError(
+            f"recipe {recipe.name} stores {kept}; {who} takes recipes with one scale for each group of a row"
+        )
+
+
+def _check_after(level: Level, kinds: Mapping[str, Kind], coded: Mapping[str, Kind], where: str) -> None:
+    totals: dict[str, Kind] = dict.fromkeys(level.totals, "number")
+    result = level.totals[-1] if level.totals else "e"
+    level.sums.check({**coded, "c": "number", **totals}, result, "number", f"{where}, sums")
+    level.program.check({**kinds, **totals}, level.name, "number", where)
 
 
 def _check_levels(levels: tuple[Level, ...], where: str) -> None:
@@ -327,22 +419,32 @@ def _check_levels(levels: tuple[Level, ...], where: str) -> None:
             raise InputError(f"{where}: a scale cannot be named {name!r}, which is {_TAKEN[name]}")
         if names.count(name) > 1:
             raise InputError(f"{where}: two scales are named {name!r}; each needs a name of its own")
-    within = [level.granularity.within_row for level in levels]
-    if sum(within) > 1:
-        raise InputError(f"{where}: only one level of scales can lie within a row")
-    if any(within[:-1]):
-        inner, outer = (names[within.index(each)] for each in (True, False))
-        raise InputError(f"{where}: scale {inner} lies within a row and {outer} does not; outer scales come first")
+    finest = levels[-1].granularity if levels else None
+    for level in levels:
+        share = level.granularity
+        rows = finest is not None and finest.of_rows and not finest.within_row and share.of_rows
+        if finest is not None and not rows and not share.covers(finest):
+            inside = share.within_row and not finest.within_row
+            why = (
+                f"scale {level.name} lies within a row and {names[-1]} does not"
+                if inside
+                else f"{levels[-1].name} of {finest.name} does not divide {level.name} of {share.name}"
+            )
+            raise InputError(f"{where}: {why}; outer scales come first")
+        if level.after and (share != finest or finest is None):
+            raise InputError(f"{where}: scale {level.name} is made from codes; it belongs to the finest groups")
+    trials = [level.name for level in levels if level.trials]
+    if trials and sum(level.granularity == finest for level in levels) > 1:
+        raise InputError(f"{where}: scale {trials[0]} has trials; no other scale can share its groups")
 
 
 def _check_store(level: Level, where: str) -> None:
-    fmt = level.store.split()[0] if level.store.split() else ""
-    if fmt != "float32" and fmt not in ELEMENTS:
-        raise unknown_name(f"store format in {where}:", fmt, ("float32", *ELEMENTS))
-    if fmt != "float32":
+    try:
+        store = level.format
+    except InputError as error:
+        raise InputError(str(error).replace("store format:", f"store format in {where}:")) from None
+    if store.element is not None:
         _check_encode(level.storing, where)
-    elif level.store != fmt:
-        raise InputError(f"{where}: float32 rounds to nearest even, it takes no policy; got {level.store!r}")
     elif level.program.precision == "real":
         raise InputError(
             f"{where}: a real number stored as float32 would round twice in the engine; store an element format"
@@ -350,10 +452,13 @@ def _check_store(level: Level, where: str) -> None:
 
 
 def _check_reach(level: Level, where: str) -> None:
+    share = level.granularity
+    if level.after and (level.program.reductions or level.trials or level.may_be_given):
+        raise InputError(f"{where}: what is made from codes reads its own sums; no reduction, trial or given number")
     for operation in level.program.reductions:
-        if operation.word == "smallest" and not level.granularity.within_row:
+        if operation.word == "smallest" and share.of_rows and not share.within_row:
             raise InputError(f"{where}: {operation}: parts of a tensor combine by maximum; smallest needs a row")
-    if level.trials and not level.granularity.within_row:
+    if level.trials and not share.within_row:
         raise InputError(f"{where}: trials are for a scale within a row")
     if any(not is_constant(trial) for trial in level.trials):
         raise InputError(f"{where}: trials are numbers; got {', '.join(level.trials)}")
@@ -368,10 +473,3 @@ def _check_encode(encode: Operation, where: str) -> None:
     for word in roundings:
         if word not in known:
             raise InputError(f"{where}: {encode}: {name} knows the rounding {', '.join(known)}; got {word!r}")
-
-
-def granularity(name: str) -> Granularity:
-    """The granularity of that name. Raises InputError, naming the close names, for an unknown one."""
-    if name not in GRANULARITIES:
-        raise unknown_name("granularity", name, GRANULARITIES)
-    return GRANULARITIES[name]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
 from kvformat.elements.formats import ELEMENTS
+from kvformat.errors import InputError, unknown_name
 
 #: `group`: all elements that share a scale, which only a reduction reads
 Kind = Literal["number", "flag", "code", "group"]
 
 #: precisions an operation can have. `float32`, `float64`: IEEE binary32 or binary64, round to nearest even after the
 #: operation, subnormals kept. `real`: no rounding; `kvformat.recipes.compose` says why float64 evaluates it exactly.
-PRECISIONS = ("float32", "float64", "real")
+#: `float16`, `bfloat16`: each result rounded to that format; `input`: to the dtype of x.
+PRECISIONS = ("float32", "float64", "real", "float16", "bfloat16", "input")
 
 
 @dataclass(frozen=True)
@@ -103,35 +106,95 @@ _WORDS = (
 WORDS: Mapping[str, Word] = MappingProxyType({word.name: word for word in _WORDS})
 
 
+#: the axes of K and V, in the order of their arrays
+AXES = ("tokens", "heads", "dims")
+
+
 @dataclass(frozen=True)
 class Granularity:
-    """What shares a scale: whether all tokens do, all heads do, and how many dims do (0: the whole head)."""
+    """What shares a parameter: a block of so many tokens, heads and dims (0: all of them), the last one partial.
+
+    With `order`, not a block but `run` consecutive elements of x flattened in that order of axes.
+    """
 
     name: str
-    shares_tokens: bool
-    shares_heads: bool
+    tokens: int
+    heads: int
     dims: int = 0
+    order: tuple[str, ...] = ()
+    run: int = 0
+
+    @property
+    def block(self) -> tuple[int, int, int]:
+        """Elements along (tokens, heads, dims) that share one; 0: all of them."""
+        return self.tokens, self.heads, self.dims
+
+    @property
+    def shares_tokens(self) -> bool:
+        """Whether all tokens share one."""
+        return self.tokens == 0 and not self.order
+
+    @property
+    def shares_heads(self) -> bool:
+        """Whether all heads share one."""
+        return self.heads == 0 and not self.order
 
     @property
     def within_row(self) -> bool:
-        """True if the elements that share a scale all lie in one (token, head) row."""
-        return not (self.shares_tokens or self.shares_heads)
+        """True if the elements that share one all lie in one (token, head) row."""
+        return (self.tokens, self.heads) == (1, 1) and not self.order
+
+    @property
+    def of_rows(self) -> bool:
+        """True if whole (token, head) rows share one: all tokens or one, all heads or one, all dims."""
+        return max(self.block) <= 1 and self.dims == 0 and not self.order
+
+    def covers(self, other: Granularity) -> bool:
+        """Whether each group of `other` lies in one group of this one, whatever the shape of x."""
+        if self.order or other.order:
+            return self == other or not any(self.block)
+        return all(
+            wide == 0 or (narrow and wide % narrow == 0) for wide, narrow in zip(self.block, other.block, strict=True)
+        )
 
     def columns(self, head_dim: int) -> int:
-        """Scales per row of head_dim elements."""
+        """Parameters per row of head_dim elements, where they lie within rows."""
         return head_dim // self.dims if self.dims else 1
 
 
 _GRANULARITIES = (
-    Granularity("per_tensor", shares_tokens=True, shares_heads=True),
-    Granularity("per_head", shares_tokens=True, shares_heads=False),
-    Granularity("per_token", shares_tokens=False, shares_heads=True),
-    Granularity("per_token_head", shares_tokens=False, shares_heads=False),
-    Granularity("per_block", shares_tokens=False, shares_heads=False, dims=16),
-    Granularity("per_block_32", shares_tokens=False, shares_heads=False, dims=32),
-    Granularity("per_block_64", shares_tokens=False, shares_heads=False, dims=64),
-    Granularity("per_tile", shares_tokens=False, shares_heads=False, dims=128),
+    Granularity("per_tensor", 0, 0),
+    Granularity("per_head", 0, 1),
+    Granularity("per_channel", 0, 1, 1),
+    Granularity("per_token", 1, 0),
+    Granularity("per_token_head", 1, 1),
+    Granularity("per_block", 1, 1, 16),
+    Granularity("per_block_32", 1, 1, 32),
+    Granularity("per_block_64", 1, 1, 64),
+    Granularity("per_tile", 1, 1, 128),
 )
 
-#: every granularity by name
+#: every granularity that has a name; others are written as their block, `(32, 1, 1)`, `*` for all of an axis
 GRANULARITIES: Mapping[str, Granularity] = MappingProxyType({each.name: each for each in _GRANULARITIES})
+
+_BLOCK = re.compile(r"\((\*|[1-9]\d{0,8}), (\*|[1-9]\d{0,8}), (\*|[1-9]\d{0,8})\)")
+_RUN = re.compile(r"([1-9]\d{0,8}) of \((\w+), (\w+), (\w+)\)")
+
+
+def granularity(text: str) -> Granularity:
+    """The granularity of a name, of a block such as `(32, 1, 1)` or of a run such as `64 of (heads, tokens, dims)`.
+
+    Raises InputError, naming the close names, for anything else.
+    """
+    if text in GRANULARITIES:
+        return GRANULARITIES[text]
+    if match := _BLOCK.fullmatch(text):
+        tokens, heads, dims = (0 if each == "*" else int(each) for each in match.groups())
+        found = Granularity(text, tokens, heads, dims)
+        return next((each for each in _GRANULARITIES if each.block == found.block), found)
+    if (match := _RUN.fullmatch(text)) and sorted(match.groups()[1:]) == sorted(AXES):
+        return Granularity(text, 0, 0, 0, match.groups()[1:], int(match[1]))
+    if "(" in text:
+        shown = "'(32, 1, 1)' (tokens, heads, dims; * for all) or '64 of (heads, tokens, dims)'"
+        raise InputError(f"a granularity is a name, a block or a run of elements, as {shown}; got {text!r}")
+    raise unknown_name("granularity", text, GRANULARITIES)

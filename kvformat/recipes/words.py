@@ -12,7 +12,7 @@ from numba.extending import intrinsic
 from kvformat.elements.codec import Conversion, conversion, encode_bits
 from kvformat.elements.formats import BINARIES, Rounding
 from kvformat.elements.static import compiled, inlined, static
-from kvformat.recipes.program import Operation
+from kvformat.recipes.program import Level, Operation
 from kvformat.recipes.reduce import WIDENERS
 
 Step = Callable[..., Any]
@@ -222,3 +222,21 @@ def step(operation: Operation, real: Any) -> Step:
     """The compiled function of an operation: takes its operands as scalars of type `real`, gives its result."""
     expression = _EXPRESSIONS.get(operation.word)
     return inlined(expression if expression is not None else _FAMILIES[operation.word](operation, real))
+
+
+def rounding_to(name: str, real: Any) -> Step:
+    """The compiled function that rounds a scalar of type `real` to a float format and gives it back as `real`."""
+    return inlined(_to(Operation("", "to", (), (name,)), real))
+
+
+def storing(level: Level, real: Any) -> tuple[Step, Step]:
+    """How a parameter is kept and how it is read: compiled functions of a scalar, `real` to stored and to float32."""
+    store = level.format
+    if store.name == "float32":
+        return inlined(lambda a: np.float32(a)), inlined(lambda stored: stored)
+    if store.element is None:
+        policy, widen = static(Conversion(BINARIES[store.name], "ieee")), WIDENERS[store.name]
+        unsigned = np.uint32 if real is np.float32 else np.uint64
+        return inlined(lambda a: encode_bits(policy, real(a).view(unsigned))), inlined(lambda stored: widen(stored))
+    encode, table = step(level.storing, real), store.element.values()
+    return inlined(lambda a: encode(real(a))), inlined(lambda stored: table[stored])

@@ -166,9 +166,8 @@ def quantize(
     inner, scales, scale_place = recipe.inner, codes, None
     if inner is not None:
         columns = inner.granularity.columns(dims)
-        in_floats = inner.store == "float32"
         scales = torch.empty(
-            (tokens, heads, columns), dtype=torch.float32 if in_floats else torch.uint8, device=x.device
+            (tokens, heads, columns), dtype=torch.float32 if inner.format.is_float else torch.uint8, device=x.device
         )
         scale_place = dense(heads, columns * scales.element_size(), scales.element_size())
     geometry = {"BLOCK_SIZE": 1, "HEADS": heads, "DIMS": dims}

@@ -285,7 +285,7 @@ def _fake_quantize(
     shape: tuple[int, ...] = (1,) if how.outer else (0,)
     floats = True
     if how.inner is not None:
-        dims, floats = how.inner.granularity.dims, how.inner.store == "float32"
+        dims, floats = how.inner.granularity.dims, how.inner.format.is_float
         shape = (*x.shape[:2], x.shape[2] // dims) if dims else tuple(x.shape[:2])
     scales = x.new_empty(shape, dtype=torch.float32 if floats else torch.uint8)
     return codes, scales, x.new_empty(1, dtype=torch.float32)

@@ -20,7 +20,7 @@ import triton.language as tl
 from kvformat.elements.formats import element
 from kvformat.errors import InputError
 from kvformat.recipes import words as engine_words
-from kvformat.recipes.program import Level, Program, Recipe, is_constant
+from kvformat.recipes.program import Level, Program, Recipe, is_constant, needs_one_scale
 from kvformat.recipes.vocabulary import WORDS
 from kvformat.torch import words
 from kvformat.torch.codec import Decoding, Encoding, decoding, encoding
@@ -142,7 +142,7 @@ def quantizer(recipe: Recipe, dtype: str) -> Quantizer:
 def scaler(level: Level) -> Scaler:
     """What a kernel needs to compute a per-tensor scale."""
     names = tuple(operation.target for operation in level.program.reductions)
-    if level.store != "float32":
+    if level.format.name != "float32":
         raise InputError(f"scale {level.name} is shared by a tensor and stored as {level.store}; kernels know float32")
     steps, _ = _steps(level.program, names, level.name)
     return Scaler(digest(), tuple(operation.word for operation in level.program.reductions), steps)
@@ -160,6 +160,13 @@ def dequantizer(recipe: Recipe) -> Dequantizer:
 
 
 def _supported(recipe: Recipe) -> Recipe:
+    needs_one_scale(recipe, "a Triton kernel")
+    for level in recipe.levels:
+        if level.format.is_float and level.format.name != "float32":
+            raise InputError(f"recipe {recipe.name} stores {level.name} as {level.store}; kernels know float32")
+    for program in (recipe.code, recipe.value, *(level.program for level in recipe.levels)):
+        if program.precision not in ("float32", "float64", "real"):
+            raise InputError(f"recipe {recipe.name} rounds to {program.precision}, which kernels do not")
     if recipe.prepare:
         raise InputError(f"recipe {recipe.name} transforms rows first, which kernels do not; use CPU tensors")
     programs = [level.program for level in recipe.levels] + [level.error for level in recipe.levels]
@@ -192,15 +199,15 @@ def _last_encode(code: Program) -> Any:
 
 
 def _store(level: Level | None) -> Encoding | None:
-    if level is None or level.store == "float32":
+    if level is None or level.format.is_float:
         return None
     return encoding(engine_words.encode_policy(level.storing), _real(level.program))
 
 
 def _read(level: Level | None) -> Decoding | None:
-    if level is None or level.store == "float32":
+    if level is None or level.format.element is None:
         return None
-    return decoding(element(level.storing.attributes[0]))
+    return decoding(level.format.element)
 
 
 def _real(program: Program) -> str:

@@ -292,12 +292,7 @@ def _wrong_scales(expected: Quantized, found: Quantized) -> NDArray[np.bool_]:
     tokens, heads = expected.codes.shape[:2]
     if inner is None:
         return np.zeros((tokens, heads, 0), bool)
-    if inner.store == "float32":
-        return _wrong_floats(expected.scales, found.scales).reshape(tokens, heads, -1)
-    nan_codes = element(inner.storing.attributes[0]).nan_codes
-    wrong: NDArray[np.bool_] = expected.scales != found.scales
-    wrong &= ~(np.isin(expected.scales, nan_codes) & np.isin(found.scales, nan_codes))
-    return wrong.reshape(tokens, heads, -1)
+    return inner.format.differs(expected.scales, found.scales).reshape(tokens, heads, -1)
 
 
 def _wrong_floats(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_]:

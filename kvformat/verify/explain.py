@@ -15,7 +15,7 @@ from kvformat.elements import exact
 from kvformat.elements.exact import Number, number
 from kvformat.elements.formats import ElementFormat, element
 from kvformat.recipes.exact import dequantize, evaluate
-from kvformat.recipes.program import Level, Operation, Program, Recipe, is_constant
+from kvformat.recipes.program import Operation, Program, Recipe, is_constant
 from kvformat.recipes.quantizer import Quantized
 from kvformat.recipes.vocabulary import WORDS
 
@@ -62,7 +62,7 @@ def explain_scale(row: NDArray[Any], expected: Quantized, found: Quantized, head
         real, computed = (
             evaluate(inner.program, outer, numbers, rounding=rounds)[inner.name] for rounds in (False, True)
         )
-        quotient = _before_rounding(real, computed, None if inner.store == "float32" else _store_format(inner))
+        quotient = _before_rounding(real, computed, inner.format.element)
     return {
         "shared_by": [column * width, (column + 1) * width],
         "amax": None if finite[top] < 0 else {**bits_of(row[column * width + top]), "dim": column * width + top},
@@ -96,8 +96,7 @@ def _scales(quantized: Quantized, dims: int, head: int, dim: int) -> dict[str, N
     if how.inner is not None:
         columns = how.inner.granularity.columns(dims)
         stored = quantized.scales.reshape(1, -1, columns)[0, head, dim // (dims // columns)]
-        in_floats = how.inner.store == "float32"
-        scales[how.inner.name] = number(float(stored)) if in_floats else _stored_value(how, int(stored))
+        scales[how.inner.name] = number(float(how.inner.format.values(stored)))
     return scales
 
 
@@ -115,22 +114,13 @@ def _stored_scales(quantized: Quantized, scales: Mapping[str, Number], head: int
     return stored
 
 
-def _store_format(level: Level) -> ElementFormat:
-    return element(level.storing.attributes[0])
-
-
-def _stored_value(how: Recipe, code: int) -> Number:
-    assert how.inner is not None
-    return exact.decode(code, _store_format(how.inner))
-
-
 def _scale(quantized: Quantized, head: int, column: int) -> dict[str, Any]:
     inner = quantized.recipe.inner
     assert inner is not None
     stored = quantized.scales.reshape(1, quantized.codes.shape[1], -1)[0, head, column]
-    if inner.store == "float32":
+    if inner.format.is_float:
         return bits_of(stored)
-    return {"code": f"0x{int(stored):02X}", "value": _text(float(_stored_value(quantized.recipe, int(stored))))}
+    return {"code": f"0x{int(stored):02X}", "value": _text(float(inner.format.values(stored)))}
 
 
 def with_code(expected: Quantized, allowed: list[int], head: int, dim: int) -> Quantized:

@@ -122,7 +122,5 @@ def _zeros(found: Quantized) -> NDArray[np.bool_]:
     if how.inner is None:
         zero: NDArray[np.bool_] = element(how.element).values()[found.codes.view(np.uint8)] == 0
         return zero
-    scales = found.scales.reshape(*found.codes.shape[:2], -1)
-    if how.inner.store != "float32":
-        scales = element(how.inner.store.split()[0]).values()[scales]
+    scales = how.inner.format.values(found.scales).reshape(*found.codes.shape[:2], -1)
     return np.repeat(scales == 0, found.codes.shape[2] // scales.shape[2], axis=2)

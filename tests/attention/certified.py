@@ -107,7 +107,7 @@ def given_scale(case):
     how = recipe(case.recipe)
     if case.given is None or not any(level.may_be_given for level in how.levels):
         return None
-    levels = [element(each.store.split()[0]).max for each in how.levels if each.store != "float32"]
+    levels = [each.format.element.max for each in how.levels if each.format.element]
     return case.given * 2.0**case.exponent / np.prod([element(how.element).max, *levels])
 
 

@@ -252,9 +252,9 @@ def stored(codes: NDArray, count: int, *, bits: int = 8) -> str:
 
 def _is_nan(scales: NDArray, found: kvf.Quantized) -> NDArray[np.bool_]:
     level = found.recipe.levels[-1]
-    if level.store == "float32":
+    if level.format.is_float:
         return np.isnan(scales)
-    return np.isin(scales, _NAN_SCALES[level.store.split()[0]])
+    return np.isin(scales, _NAN_SCALES[level.format.name])
 
 
 def _over_codes(scales: NDArray, shape: tuple[int, ...]) -> NDArray:

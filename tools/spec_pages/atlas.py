@@ -100,8 +100,8 @@ def _outcome(each: Recipe, x: Any, scale: float | None, shown: int) -> tuple[str
     assert each.element is not None
     inner = each.inner
     stored = scales.reshape(-1)[0] if scales.size else np.float32(1)
-    in_floats = inner is None or inner.store == "float32"
-    nan = np.isnan(stored) if in_floats else int(stored) in element(inner.storing.attributes[0]).nan_codes
+    in_floats = inner is None or inner.format.is_float
+    nan = bool(np.isnan(stored) if inner is None else inner.format.is_nan(stored))
     number = np.format_float_scientific(stored, trim="-") if in_floats else f"{int(stored):02X}"
     said = "NaN" if nan else number
     return said, " ".join(_codes(codes[0, 0, : min(shown, 16)], each.element))

@@ -195,10 +195,8 @@ def _scale_values(
     if not last.granularity.within_row:
         return {last.name: number(float(scales[0]))}
     outer = {level.name: number(float(shared)) for level in recipe.outer}
-    if last.store == "float32":
-        return {**outer, last.name: number(float(scales[token, head]))}
-    code = int(scales[token, head, dim // last.granularity.dims])
-    return {**outer, last.name: exact.decode(code, last.store)}
+    stored = scales[token, head, dim // last.granularity.dims] if last.granularity.dims else scales[token, head]
+    return {**outer, last.name: number(float(last.format.values(stored)))}
 
 
 def tables(recipe: Recipe, example: Example) -> str:
@@ -255,7 +253,7 @@ def _scales(recipe: Recipe, result: Result, example: Example) -> str:
     if len(recipe.levels) > 1:
         lines.append(_scale_line("g", result.shared, example))
     last = recipe.levels[-1]
-    if last.store == "float32":
+    if last.format.is_float:
         several = result.scales.size > 1
         for index, scale in enumerate(result.scales.reshape(-1)):
             lines.append(_scale_line(f"s of token {index}" if several else "s", scale, example))

@@ -85,7 +85,7 @@ def _family(recipe: Recipe) -> str:
 def _facts(recipe: Recipe) -> str:
     rows = [("mode", f"`{recipe.mode}`"), ("codes", _element(recipe))]
     for level in recipe.levels:
-        stored = "float32" if level.store == "float32" else f"[`{level.store}`](../../elements/{level.store}.md)"
+        stored = level.store if level.format.is_float else f"[`{level.store}`](../../elements/{level.store}.md)"
         given = "; may be given" if level.may_be_given else ""
         share = level.granularity.name
         rows.append((f"scale `{level.name}`", f"`{share}`: {_SHARES[share]}; stored as {stored}{given}"))

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kvformat
-from kvformat.elements import exact as exact_elements
 from kvformat.elements.exact import Number, number
 from kvformat.elements.formats import ElementFormat, element
 from kvformat.recipes import exact, plain
@@ -168,9 +167,7 @@ def _scales_of(recipe: Recipe, made: Quantized, place: tuple[int, ...]) -> dict[
         stored = made.scales.reshape(grid)[0 if share.shares_tokens else token, 0 if share.shares_heads else head]
     else:
         stored = made.scales[token, head, dim // share.dims] if share.dims else made.scales[token, head]
-    if last.store == "float32":
-        return {**known, last.name: number(float(stored))}
-    return {**known, last.name: exact_elements.decode(int(stored), last.storing.attributes[0])}
+    return {**known, last.name: number(float(last.format.values(stored)))}
 
 
 # --- what an approximate instruction leaves open ---------------------------------------------------------------------
