@@ -415,7 +415,9 @@ def _values_of_rows(quantized: Quantized, patterns: NDArray[np.uint8]) -> NDArra
     names = tuple(level.name for level in how.outer), tuple(level.name for level in inner)
     values = np.empty(rows.shape, np.float32)
     plan = static(engine.ValuePlan(*names, how.value))
-    _dequantize_rows(plan, rows, element(how.element or "").values(), outer.reshape(len(rows), -1), scales, values)
+    _dequantize_rows(
+        plan, rows, element(how.element or "").values(), outer.reshape(len(rows), len(how.outer)), scales, values
+    )
     return values.reshape(patterns.shape)
 
 
