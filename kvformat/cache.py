@@ -258,7 +258,8 @@ def load(
         return Quantized(joined, np.full(1, tensor_scale, np.float32), np.float32(1), recipe)
     (region,) = segment.scales
     rows = region.read(pages, block, slot)[..., :: region.copies]
-    per_row = joined.shape[:2] if not recipe.inner.granularity.dims else (*joined.shape[:2], -1)
+    share = recipe.inner.granularity
+    per_row = (*joined.shape[:2], share.columns(joined.shape[2])) if share.dims else joined.shape[:2]
     scales = recipe.inner.format.of_bytes(rows).reshape(per_row)
     return Quantized(joined, scales, np.float32(1 if tensor_scale is None else tensor_scale), recipe)
 
