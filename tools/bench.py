@@ -27,6 +27,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch's large outputs then
 import ml_dtypes
 import numpy as np
 from bench_commands import commands, importing
+from bench_ptx import emulation
 from bench_rates import Contest, Differs, Row, table
 from bench_references import Streaming, torch_golden
 from numpy.typing import NDArray
@@ -196,6 +197,7 @@ SECTIONS: dict[str, Callable[[], Iterator[Row]]] = {
     "nvfp4": nvfp4,
     "import": lambda: importing(ROOT),
     "commands": lambda: commands(ROOT, skip),
+    "ptx": lambda: emulation(ROOT, skip),
 }
 
 

@@ -38,6 +38,7 @@ _TASKS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("Are my checkpoint's scales used?", "guides/scales.md"),
         ("Prefix caching, transfer, and precision", "guides/share.md"),
         ("Fuzz a kernel", "fuzz.md"),
+        ("Run a kernel as compiled", "ptx.md"),
         ("Convert and transfer", "convert.md"),
         ("How many bytes?", "size.md"),
         ("More guides", "guides/"),

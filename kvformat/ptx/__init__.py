@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kvformat.ptx.errors import KernelFault as KernelFault
     from kvformat.ptx.errors import Refused as Refused
-    from kvformat.ptx.evaluate import evaluate as evaluate
     from kvformat.ptx.memory import Struct as Struct
     from kvformat.ptx.module import Kernel as Kernel
     from kvformat.ptx.module import Module as Module
     from kvformat.ptx.module import Run as Run
     from kvformat.ptx.module import load as load
+    from kvformat.ptx.single import evaluate as evaluate
 
 _HOMES = {
     "KernelFault": "errors",
     "Refused": "errors",
-    "evaluate": "evaluate",
+    "evaluate": "single",
     "Struct": "memory",
     "Kernel": "module",
     "Module": "module",

@@ -77,7 +77,7 @@ def store_bytes(address: Any, value: Any, size: Any) -> None:
         native.store8(address, value)
 
 
-@compiled
+@inlined
 def located(segments: Any, space: Any, address: Any, size: Any, align: Any, lane: Any, block: Any) -> Any:
     """(fault, segment, offset into the segment's host memory) of an access."""
     segment: Any = I(address >> U(SEGMENT_BITS))
@@ -114,15 +114,9 @@ def conflicts(old: Any, tag: Any, threads: Any, shared: Any) -> Any:
     return old & EPOCH == tag & EPOCH
 
 
-@compiled
-def store(
-    key: Any, segments: Any, space: int, address: Any, value: Any, undefined: Any, size: Any, lane: int, block: int,
-    tag: Any, threads: Any,
-) -> Any:  # fmt: skip
-    """Store one element of one lane; the caller has checked the alignment of the whole vector. Returns the fault."""
-    fault, segment, offset = located(segments, space, address, size, ONE, lane, block)
-    if fault:
-        return fault
+@inlined
+def put(segments: Any, segment: Any, offset: Any, value: Any, undefined: Any, size: Any, tag: Any, threads: Any) -> Any:
+    """Store at a place that is known to be there. Returns the fault."""
     tags, bits = segments[segment, TAGS], segments[segment, UNDEFINED]
     if bits:
         store_bytes(bits + offset, undefined, size)
@@ -134,13 +128,26 @@ def store(
         for k in range(size):
             place = tags + ((offset + U(k)) << U(3))
             old = native.load64(place)
-            if conflicts(old, tag, threads, segment == SHARED):
+            stranger = old != ZERO and old >> EPOCH_BITS != tag >> EPOCH_BITS
+            if stranger and conflicts(old, tag, threads, segment == SHARED):
                 byte = native.load8(segments[segment, HOST] + offset + U(k))
                 if byte != (value >> U(8 * k)) & U(0xFF):
                     return RACE
             native.store64(place, tag)
     store_bytes(segments[segment, HOST] + offset, value, size)
     return FINE
+
+
+@compiled
+def store(
+    key: Any, segments: Any, space: int, address: Any, value: Any, undefined: Any, size: Any, lane: int, block: int,
+    tag: Any, threads: Any,
+) -> Any:  # fmt: skip
+    """Store one element of one lane; the caller has checked the alignment of the whole vector. Returns the fault."""
+    fault, segment, offset = located(segments, space, address, size, ONE, lane, block)
+    if fault:
+        return fault
+    return put(segments, segment, offset, value, undefined, size, tag, threads)
 
 
 @inlined

@@ -149,16 +149,23 @@ def encoded(bits: Any, fmt: Any) -> Any:
 
 
 @compiled
-def run(key: Any, op: int, n: int, d: Any, e: Any, a: Any, b: Any, c: Any, g: Any, x: Any, y: Any, z: Any) -> None:
-    """One step on n lanes, which lie at the addresses d, e, a, b, c, g."""
-    _run(
-        key, op, n, carray(lanes_at(d), n), carray(lanes_at(e), n), carray(lanes_at(a), n), carray(lanes_at(b), n),
-        carray(lanes_at(c), n), carray(lanes_at(g), n), x, y, z,
-    )  # fmt: skip
-
-
-@inlined
-def _run(key: Any, op: Any, n: Any, d: Any, e: Any, a: Any, b: Any, c: Any, g: Any, x: Any, y: Any, z: Any) -> None:
+def run(
+    key: Any,
+    op: int,
+    n: int,
+    to: Any,
+    second: Any,
+    first: Any,
+    other: Any,
+    third: Any,
+    fourth: Any,
+    x: Any,
+    y: Any,
+    z: Any,
+) -> None:
+    """One step on n lanes; the rows d, e, a, b, c, g lie at those addresses."""
+    # one function on purpose: what Numba calls is optimised by itself, and again where it is called
+    d, a = carray(lanes_at(to), n), carray(lanes_at(first), n)
     if op == s.WIDE32:
         for i in range(n):
             d[i] = lane64(D(f32(a[i])))

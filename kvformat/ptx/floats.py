@@ -160,16 +160,24 @@ def class_of(value: Any, smallest: Any) -> Any:
 
 
 @compiled
-def run(key: Any, op: int, n: int, d: Any, e: Any, a: Any, b: Any, c: Any, g: Any, x: Any, y: Any, z: Any) -> None:
-    """One step on n lanes, which lie at the addresses d, e, a, b, c, g."""
-    _run(
-        key, op, n, carray(lanes_at(d), n), carray(lanes_at(e), n), carray(lanes_at(a), n), carray(lanes_at(b), n),
-        carray(lanes_at(c), n), carray(lanes_at(g), n), x, y, z,
-    )  # fmt: skip
-
-
-@inlined
-def _run(key: Any, op: Any, n: Any, d: Any, e: Any, a: Any, b: Any, c: Any, g: Any, x: Any, y: Any, z: Any) -> None:
+def run(
+    key: Any,
+    op: int,
+    n: int,
+    to: Any,
+    second: Any,
+    first: Any,
+    other: Any,
+    third: Any,
+    fourth: Any,
+    x: Any,
+    y: Any,
+    z: Any,
+) -> None:
+    """One step on n lanes; the rows d, e, a, b, c, g lie at those addresses."""
+    # one function on purpose: what Numba calls is optimised by itself, and again where it is called
+    d, c = carray(lanes_at(to), n), carray(lanes_at(third), n)
+    a, b = carray(lanes_at(first), n), carray(lanes_at(other), n)
     if op == s.FADD:
         for i in range(n):
             d[i] = lane32(f32(a[i]) + f32(b[i]))
@@ -200,13 +208,7 @@ def _run(key: Any, op: Any, n: Any, d: Any, e: Any, a: Any, b: Any, c: Any, g: A
     elif op == s.FCANON:
         for i in range(n):
             d[i] = lane32(f32(a[i]))
-    else:
-        _rare(key, op, n, d, a, b, c, x, y, z)
-
-
-@compiled
-def _rare(key: Any, op: int, n: int, d: Any, a: Any, b: Any, c: Any, x: Any, y: Any, z: Any) -> None:
-    if op == s.FDIVAPPROX:
+    elif op == s.FDIVAPPROX:
         largest = F(2.0**126)
         for i in range(n):
             p, q = f32(a[i]), f32(b[i])

@@ -130,16 +130,25 @@ def shifted_signed(a: Any, b: Any, y: Any) -> Any:
 
 
 @compiled
-def run(key: Any, op: int, n: int, d: Any, e: Any, a: Any, b: Any, c: Any, g: Any, x: Any, y: Any, z: Any) -> None:
-    """One step on n lanes, which lie at the addresses d, e, a, b, c, g."""
-    _run(
-        key, op, n, carray(lanes_at(d), n), carray(lanes_at(e), n), carray(lanes_at(a), n), carray(lanes_at(b), n),
-        carray(lanes_at(c), n), carray(lanes_at(g), n), x, y, z,
-    )  # fmt: skip
-
-
-@inlined
-def _run(key: Any, op: Any, n: Any, d: Any, e: Any, a: Any, b: Any, c: Any, g: Any, x: Any, y: Any, z: Any) -> None:
+def run(
+    key: Any,
+    op: int,
+    n: int,
+    to: Any,
+    second: Any,
+    first: Any,
+    other: Any,
+    third: Any,
+    fourth: Any,
+    x: Any,
+    y: Any,
+    z: Any,
+) -> None:
+    """One step on n lanes; the rows d, e, a, b, c, g lie at those addresses."""
+    # one function on purpose: what Numba calls is optimised by itself, and again where it is called
+    d, e = carray(lanes_at(to), n), carray(lanes_at(second), n)
+    a, b = carray(lanes_at(first), n), carray(lanes_at(other), n)
+    c, g = carray(lanes_at(third), n), carray(lanes_at(fourth), n)
     if op == s.MOV:
         for i in range(n):
             d[i] = a[i] & x
@@ -214,14 +223,7 @@ def _run(key: Any, op: Any, n: Any, d: Any, e: Any, a: Any, b: Any, c: Any, g: A
     elif op == s.PART:
         for i in range(n):
             d[i] = (a[i] >> y) & x
-    else:
-        _rare(key, op, n, d, e, a, b, c, g, x, y, z)
-
-
-@compiled
-def _rare(key: Any, op: int, n: int, d: Any, e: Any, a: Any, b: Any, c: Any, g: Any, x: Any, y: Any, z: Any) -> None:
-    # a divisor of 0 stops the machine before it comes here, in lanes that are active
-    if op == s.DIVU:
+    elif op == s.DIVU:
         for i in range(n):
             d[i] = a[i] // max(b[i], ONE)
     elif op == s.REMU:

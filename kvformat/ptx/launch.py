@@ -32,7 +32,9 @@ _GRID = (2**31 - 1, 65535, 65535)
 @cache
 def families() -> NDArray[np.uint64]:
     """The addresses of the functions that run steps of arithmetic, by their family."""
-    return np.array([address(part.run) for part in (integers, floats, conversions)], np.uint64)
+    return np.array(
+        [address(part.__name__.rpartition(".")[2], part.run) for part in (integers, floats, conversions)], np.uint64
+    )
 
 
 Extent = tuple[int, int, int]
@@ -245,9 +247,9 @@ class _Tile:
             self._scramble(seed, first)
             totals[0] = 0
             wrong = machine.run(
-                key(), families(), program.code, program.aux, self.registers, self.marks, self.state, program.initial,
-                program.widths, program.specials, shape, self.rows, first, count, np.uint64(seed % 2**64),
-                step_limit - steps, counts, undefined, ordered, totals, fault,
+                key("machine"), families(), program.code, program.aux, self.registers, self.marks, self.state,
+                program.initial, program.widths, program.specials, shape, self.rows, first, count,
+                np.uint64(seed % 2**64), step_limit - steps, counts, undefined, ordered, totals, fault,
             )  # fmt: skip
             if wrong:
                 raise self._fault(int(wrong), fault, first, step_limit)
@@ -268,11 +270,12 @@ class _Tile:
         )  # fmt: skip
 
     def _scramble(self, seed: int, first: int) -> None:
-        """Shared and local memory start as random bits, all undefined."""
+        """Shared and local memory start as random bits, or as blocks before left them, all undefined."""
         if self.shared.size or self.local.size:
-            random = np.random.Generator(np.random.PCG64([seed % 2**64, first]))
             for values, marks in ((self.shared, self.shared_marks), (self.local, self.local_marks)):
-                values[:] = random.integers(0, 256, values.shape, np.uint8)
+                if first == 0:  # later blocks find what earlier ones left
+                    random = np.random.Generator(np.random.PCG64(seed % 2**64))
+                    values[:] = random.integers(0, 256, values.shape, np.uint8)
                 marks[:] = 0xFF
             self.shared_tags[:] = 0
 

@@ -136,6 +136,21 @@ def jump(now: Any, pcs: Any, status: Any, mask: Any, n: Any, target: Any) -> Non
 
 
 @compiled
+def touched(
+    key: Any, step: Any, aux: Any, R: Any, T: Any, state: Any, widths: Any, n: int, seed: Any, first_thread: int
+) -> None:
+    """Give the rows that an access reads their random bits, where nothing was ever written."""
+    for row in (step[A], step[B]):
+        if state[row] == UNTOUCHED:
+            materialised(key, R, T, state, widths, row, n, seed, first_thread)
+    if step[OP] in (s.ST, s.STMATRIX):
+        for k in range(step[COUNT]):
+            row = aux[step[AUX] + k]
+            if state[row] == UNTOUCHED:
+                materialised(key, R, T, state, widths, row, n, seed, first_thread)
+
+
+@compiled
 def loaded(
     key: Any, step: Any, aux: Any, R: Any, T: Any, state: Any, widths: Any, segments: Any, mask: Any, full: bool, n:
     int, threads: int, first_thread: int, seed: Any, fault: Any,
@@ -150,33 +165,38 @@ def loaded(
             row = aux[step[AUX] + k]
             if row >= 0 and widths[row]:
                 materialised(key, R, T, state, widths, row, n, seed, first_thread)
-    seen = False
+    seen, first, last = False, step[AUX], step[AUX] + count
+    place, offsets, wide, doubtful = R[step[A]], U(step[G]), step[X], track and state[step[A]] != DEFINED
+    thread, block = -1, 0  # counted: a division costs more than the access
     for i in range(n):
+        thread, block = (thread + 1, block) if thread + 1 < threads else (0, block + 1)
         if not mask[i]:
             continue
-        if track and state[step[A]] and T[step[A], i]:
+        if doubtful and T[step[A], i]:
             fault[1] = i
             return access.UNDEFINED_ADDRESS
-        address = R[step[A], i] + U(step[G])
-        wrong, segment, offset = access.located(segments, space, address, whole, whole, i, i // threads)
+        address = place[i] + offsets
+        wrong, segment, offset = access.located(segments, space, address, whole, whole, i, block)
         if wrong:
             fault[1], fault[2] = i, I(address)
             return wrong
         host, bits = segments[segment, access.HOST] + offset, segments[segment, access.UNDEFINED]
-        for k in range(count):
-            row = aux[step[AUX] + k]
-            if row < 0:
-                continue
-            value = access.load_bytes(host + U(k) * size, step[X])
-            if extend:
-                value = U(I(value << shift) >> I(shift)) & keep
-            R[row, i] = value
-            if track and widths[row]:
-                unknown = access.load_bytes(bits + offset + U(k) * size, step[X]) if bits else ZERO
+        bits = bits + offset if bits else bits
+        for k in range(first, last):
+            row = aux[k]
+            if row >= 0:
+                value = access.load_bytes(host, wide)
                 if extend:
-                    unknown = U(I(unknown << shift) >> I(shift)) & keep
-                T[row, i] = unknown
-                seen |= unknown != ZERO
+                    value = U(I(value << shift) >> I(shift)) & keep
+                R[row, i] = value
+                if track and widths[row]:
+                    unknown = access.load_bytes(bits, wide) if bits else ZERO
+                    if extend:
+                        unknown = U(I(unknown << shift) >> I(shift)) & keep
+                    T[row, i] = unknown
+                    seen |= unknown != ZERO
+            host += size
+            bits = bits + size if bits else bits
     if track and full and not seen:
         for k in range(count):
             row = aux[step[AUX] + k]
@@ -194,24 +214,25 @@ def stored(
     count, size, space = step[COUNT], step[X], step[C]
     whole = U(size) * U(count)
     track = step[TRACKED] != 0
+    mine = (ONE << U(8 * size)) - ONE if size < 8 else ~ZERO
+    place, offsets, first, last = R[step[A]], U(step[G]), step[AUX], step[AUX] + count
+    thread, block = -1, 0
     for i in range(n):
+        thread, block = (thread + 1, block) if thread + 1 < threads else (0, block + 1)
         if not mask[i]:
             continue
         if track and state[step[A]] and T[step[A], i]:
             fault[1] = i
             return access.UNDEFINED_ADDRESS
-        address = R[step[A], i] + U(step[G])
-        wrong, _, _ = access.located(segments, space, address, whole, whole, i, i // threads)
-        tag = (U(first_thread + i + 1) << access.EPOCH_BITS) | (U(epochs[i // threads]) & access.EPOCH)
-        k = 0
-        while not wrong and k < count:
-            row = aux[step[AUX] + k]
-            unknown = T[row, i] if track and state[row] else ZERO
-            if size < 8:
-                unknown &= (ONE << U(8 * size)) - ONE
-            wrong = access.store(
-                key, segments, space, address + U(k * size), R[row, i], unknown, size, i, i // threads, tag, U(threads)
-            )
+        address = place[i] + offsets
+        wrong, segment, offset = access.located(segments, space, address, whole, whole, i, block)
+        tag = (U(first_thread + i + 1) << access.EPOCH_BITS) | (U(epochs[block]) & access.EPOCH)
+        k = first
+        while not wrong and k < last:
+            row = aux[k]
+            unknown = T[row, i] & mine if track and state[row] else ZERO
+            wrong = access.put(segments, segment, offset, R[row, i], unknown, size, tag, U(threads))
+            offset += U(size)
             k += 1
         if wrong:
             fault[1], fault[2] = i, I(address)
@@ -227,7 +248,9 @@ def atomics(
     """An atomic of every lane in the mask, lanes in order; Z: the operation, D: the row of the old value or none."""
     size, space, track = step[X], step[C], step[TRACKED] != 0
     answer = np.zeros(2, np.uint64)
+    thread, block = -1, 0
     for i in range(n):
+        thread, block = (thread + 1, block) if thread + 1 < threads else (0, block + 1)
         if not mask[i]:
             continue
         if track and state[step[A]] and T[step[A], i]:
@@ -235,10 +258,10 @@ def atomics(
             return access.UNDEFINED_ADDRESS
         address, value = R[step[A], i] + U(step[G]), R[step[B], i]
         unknown = T[step[B], i] if track and state[step[B]] else ZERO
-        tag = (U(first_thread + i + 1) << access.EPOCH_BITS) | (U(epochs[i // threads]) & access.EPOCH)
+        tag = (U(first_thread + i + 1) << access.EPOCH_BITS) | (U(epochs[block]) & access.EPOCH)
         answer[1] = ZERO
         wrong = access.atomic(
-            key, segments, space, address, value, unknown, size, i, i // threads, tag, U(threads), step[Z], answer
+            key, segments, space, address, value, unknown, size, i, block, tag, U(threads), step[Z], answer
         )
         if wrong:
             fault[1], fault[2] = i, I(address)
@@ -261,14 +284,24 @@ def computed(family: Any, base: Any, stride: Any, step: Any, n: Any, d: Any, e: 
 
 
 @compiled
+def straight(key: Any, families: Any, code: Any, R: Any, n: int) -> None:
+    """Steps of arithmetic one after the other, on all lanes: one instruction by itself."""
+    base, stride = U(R.ctypes.data), U(8 * R.shape[1])
+    for pc in range(code.shape[0]):
+        step = code[pc]
+        computed(families[step[FAMILY]], base, stride, step, n, step[D], step[E])
+
+
+@compiled
 def specials(R: Any, rows: Any, n: Any, shape: Any, first_block: Any) -> None:
     """%tid and the like, of this tile. shape: block x, y, z, grid x, y, z."""
     threads = shape[0] * shape[1] * shape[2]
     for k in range(rows.shape[0]):
         row, kind = rows[k, 0], rows[k, 1]
+        thread, block = -1, first_block
         for i in range(n):
-            thread, block = i % threads, first_block + i // threads
-            lane = thread % 32
+            thread, block = (thread + 1, block) if thread + 1 < threads else (0, block + 1)
+            lane = thread & 31
             value = 0
             if kind == 0:
                 value = thread % shape[0]
@@ -402,6 +435,8 @@ def run(
             now[PC] = pc + 1
             continue
         if family == s.MEMORY:
+            if step[TRACKED]:
+                touched(key, step, aux, R, T, state, widths, n, seed, first_thread)
             if op == s.LD:
                 wrong = loaded(
                     key, step, aux, R, T, state, widths, segments, chosen, full, n, threads, first_thread, seed, fault
@@ -458,12 +493,15 @@ def run(
                 now[FAILED] = -1
                 select(now, pcs, status, mask, n)
         else:
+            if step[TRACKED]:
+                touched(key, step, aux, R, T, state, widths, n, seed, first_thread)
             if not full:
                 # only the warps that are complete here go on; the others wait for their late lanes
                 for i in range(n):
-                    guarded[i] = chosen[i]
-                    if mask[i]:
-                        pcs[i] = pc + 1
+                    here = status[i] == AT_WARP and pcs[i] == pc
+                    guarded[i] = 1 if here else chosen[i]
+                    if here or mask[i]:
+                        status[i], pcs[i] = RUNNING, pc + 1
                 chosen = guarded
                 count = warps.complete(key, step, R, status, pcs, chosen, n, threads, pc)
                 now[FAILED] = -1 if count else pc

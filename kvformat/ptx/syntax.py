@@ -138,7 +138,7 @@ class Source:
                 continue
             section = _SECTION.match(text, position)
             if section and text[section.end() : section.end() + 1] == "{":
-                position = self._closing(section.end())
+                position = self.closing(section.end())
                 continue
             end = _END.search(text, position)
             if end is None:
@@ -150,12 +150,12 @@ class Source:
             if end[0] == "}":
                 raise InputError(f"{self.name} line {self.line(end.start())}: '}}' without a '{{'")
             if function:
-                stop = end.end() if end[0] == ";" else self._closing(end.start())
+                stop = end.end() if end[0] == ";" else self.closing(end.start())
                 self._function(function, end.start(), stop, defined=end[0] == "{")
                 position = stop
                 continue
             while end[0] == "{":  # the values of a variable
-                end = _END.search(text, self._closing(end.start()))
+                end = _END.search(text, self.closing(end.start()))
                 if end is None:
                     raise InputError(f"{self.name} is cut off at line {self.line(position)}")
             self._declaration(text[position : end.start()], position)
@@ -170,7 +170,8 @@ class Source:
             number, _, path = rest.strip().partition(" ")
             self.files[number] = path.strip().strip('"')
 
-    def _closing(self, opening: int) -> int:
+    def closing(self, opening: int) -> int:
+        """Where the braces that open there are closed again."""
         depth = 0
         for brace in _BRACE.finditer(self.text, opening):
             depth += 1 if brace[0] == "{" else -1
@@ -268,6 +269,7 @@ _SPACE = re.compile(r"\s+")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)[^\n]*")
 _SKIPPED = re.compile(r"\.(?:section|file)[^\n]*")
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
+_LABELS = re.compile(r"(?:^|[;{}\s])([A-Za-z_$][\w$]*)\s*:(?!:)")
 _STATEMENT = re.compile(r"[^;]*;")
 _PARTS = re.compile(r"(?:@(!?\s*[\w$%]+)\s+)?([a-zA-Z][\w.:]*)\s*([\s\S]*)$")
 _REGISTER = re.compile(r"(?<![\w$%.])([%A-Za-z_$][\w$]*)")
@@ -301,7 +303,7 @@ class _Reader:
                 position = skipped.end()
                 continue
             if text[position] == "{":
-                self.scopes.append({})
+                self._open(position)
                 position += 1
                 continue
             if text[position] == "}":
@@ -326,11 +328,17 @@ class _Reader:
         match = pattern.match(self.source.text, position, end)
         return match.end() if match else position
 
-    def _label(self, name: str) -> None:
-        if len(self.scopes) > 1:
+    def _open(self, position: int) -> None:
+        """A scope, with its labels: a branch may stand before the label it goes to."""
+        self.renamed = True
+        inside = self.source.text[position : self.source.closing(position)]
+        self.scopes.append({})
+        for match in _LABELS.finditer(inside):
             self.count += 1
-            self.renamed = True
-            self.scopes[-1][name] = name = f"{name}@{self.count}"
+            self.scopes[-1][match[1]] = f"{match[1]}@{self.count}"
+
+    def _label(self, name: str) -> None:
+        name = next((scope[name] for scope in reversed(self.scopes) if name in scope), name)
         self.body.labels[name] = len(self.body.statements)
 
     def _statement(self, text: str, position: int) -> None:

@@ -65,12 +65,7 @@ def complete(key: Any, step: Any, R: Any, status: Any, pcs: Any, chosen: Any, n:
         for j in range(32):
             other = base + j
             if (mask >> U(j)) & ONE and thread // 32 * 32 + j < threads:
-                # a partner that waits here was in `chosen` when this instruction was taken up
-                late = (
-                    not chosen[other]
-                    and status[other] != EXITED
-                    and not (status[other] == AT_WARP and pcs[other] == pc)
-                )
+                late = not chosen[other] and status[other] != EXITED
                 here = here and not late
         if here:
             kept += 1
@@ -93,8 +88,10 @@ def run(
         for i in range(0, n, threads):
             epochs[i // threads] += 1
         return 0
+    thread = -1
     for i in range(n):
-        if chosen[i] and not (members(step, R, i) >> U(i % threads % 32)) & ONE:
+        thread = thread + 1 if thread + 1 < threads else 0
+        if chosen[i] and not (members(step, R, i) >> U(thread & 31)) & ONE:
             fault[1] = i
             return access.SHUFFLE
     if op == s.LDMATRIX or op == s.STMATRIX:
@@ -144,11 +141,12 @@ def _shuffle(
     a, b, c, mode = step[A], step[B], step[C], step[Z]
     marked = state[a] == MIXED
     controls = state[b] == MIXED or state[c] == MIXED
+    thread = -1
     for i in range(n):
+        thread = thread + 1 if thread + 1 < threads else 0
         if not chosen[i]:
             continue
-        thread = i % threads
-        lane = I(thread % 32)
+        lane = I(thread & 31)
         base = i - lane
         operand, limits = I(R[b, i] & U(31)), I(R[c, i])
         segment, clamp = (limits >> 8) & 31, limits & 31
