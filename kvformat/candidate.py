@@ -6,6 +6,9 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvformat.errors import InputError
 
 
@@ -28,6 +31,33 @@ def call(function: Callable[..., Any], *arguments: Any, offered: Mapping[str, An
         return function(*arguments, **given)
     except (Exception, SystemExit) as error:  # whatever it raises
         raise InputError(f"{_name(function)} raised {_told(error)}") from error
+
+
+def as_array(given: Any) -> NDArray[Any] | None:
+    """What a function answered as an array; None for what is none: a ragged list, an object, nothing.
+
+    A torch tensor may want a gradient, be on a device, or be of 8-bit floats, which come as their bytes.
+    """
+    try:
+        array: NDArray[Any] = np.asarray(to_numpy(given))
+    except Exception:  # noqa: BLE001 of whatever library it is
+        return None
+    return None if array.dtype == object else array
+
+
+def to_numpy(tensor: Any) -> Any:
+    """A torch tensor as an array, its 8-bit floats as their bytes; anything else as it is."""
+    if not hasattr(tensor, "detach"):
+        return tensor
+    import ml_dtypes
+    import torch
+
+    whole = tensor.detach().cpu().contiguous()
+    if whole.dtype == torch.bfloat16:
+        return whole.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+    if whole.dtype.is_floating_point and whole.dtype.itemsize == 1:
+        return whole.view(torch.uint8).numpy()
+    return whole.numpy()
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -128,6 +128,33 @@ def test_imports_point_down_only(path):
             assert _floor(there) < _floor(here), f"{here} imports {module}"
 
 
+#: rooms in which modules still import each other; no other one may join them
+_CIRCLES = ("kvformat.diagnose.", "kvformat.ptx.")
+
+
+def _name(path):
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_no_modules_import_each_other_not_even_later_or_for_types():
+    modules = {_name(path): path for path in _files()}
+    graph = {}
+    for name, path in modules.items():
+        found = {each if each in modules else each.rpartition(".")[0] for each in _imports(path)}
+        graph[name] = (found & modules.keys()) - {name}
+    while True:  # whoever imports nothing that is left is in no circle
+        leaves = {name for name, found in graph.items() if not found & graph.keys()}
+        if not leaves:
+            break
+        graph = {name: found for name, found in graph.items() if name not in leaves}
+    while True:  # and whoever nobody of the rest imports
+        roots = graph.keys() - set().union(*graph.values()) if graph else set()
+        if not roots:
+            break
+        graph = {name: found for name, found in graph.items() if name not in roots}
+    assert [name for name in graph if not name.startswith(_CIRCLES)] == []
+
+
 @pytest.mark.parametrize("path", _files(), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_every_module_says_its_job_in_its_first_line(path):
     text = path.read_text(encoding="utf-8")

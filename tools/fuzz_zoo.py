@@ -31,7 +31,8 @@ from kvformat.fuzz.judge import Judge
 from kvformat.fuzz.plan import Plan, make
 from kvformat.fuzz.strategies import DTYPES, cast
 from kvformat.fuzz.zoo import scoreboard
-from kvformat.fuzz.zoo.entry import Kernel, kernels
+from kvformat.fuzz.zoo.catalogue import kernels
+from kvformat.fuzz.zoo.entry import Kernel
 
 EVIDENCE = ROOT / "spec" / "evidence"
 #: examples of a right kernel: in NumPy or torch, and where Triton's interpreter runs it

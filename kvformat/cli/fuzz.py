@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -13,8 +14,9 @@ import typer
 from typer.core import TyperCommand
 
 from kvformat.cli import complete
-from kvformat.cli.outcome import CANNOT_JUDGE, DIFFERENCE, HOLDS, complain, print_json, printable, say
+from kvformat.cli.outcome import CANNOT_JUDGE, DIFFERENCE, HOLDS, complain, print_json, say
 from kvformat.errors import InputError
+from kvformat.layouts import load_layout
 
 if TYPE_CHECKING:
     from kvformat.fuzz.report import FuzzReport
@@ -38,6 +40,7 @@ class OptionalDevice(TyperCommand):
 
 
 def fuzz(
+    context: typer.Context,
     target: Annotated[
         str | None, typer.Argument(metavar="[MODULE:FUNCTION]", help="The candidate; FILE.py:FUNCTION too.")
     ] = None,
@@ -50,6 +53,7 @@ def fuzz(
         str | None,
         typer.Option(help="Where a writer must put it (default vllm-0.33).", autocompletion=complete.layouts),
     ] = None,
+    layout_file: Annotated[str | None, typer.Option(help="A TOML file with a layout, which --layout may name.")] = None,
     kind: Annotated[str | None, typer.Option(help="quantizer, writer or reader, if the signature says not.")] = None,
     budget: Annotated[float | None, typer.Option(metavar="SECONDS", help="How long to search (default 20).")] = None,
     examples: Annotated[int | None, typer.Option(help="How many examples to try.")] = None,
@@ -83,6 +87,8 @@ def fuzz(
         raise InputError(f"--limit must be a number of seconds above 0; got {limit:g}")
     if target is None or mode is None:
         raise InputError("name a candidate, MODULE:FUNCTION, and its --mode; or --zoo")
+    if layout_file:
+        load_layout(layout_file)
     from kvformat.cli.recipes import find
     from kvformat.fuzz.runner import fuzz as search
 
@@ -111,8 +117,23 @@ def fuzz(
     if saved is not None:
         say(f"  reproduce: kvformat check {saved}")
     if report.finding is not None:
-        say(f"  again: kvformat fuzz {printable(target)} --mode {mode} --seed {report.seed}")
+        say(f"  again: {_again(context, report.seed)}")
     return report.status
+
+
+def _again(context: typer.Context, seed: int) -> str:
+    """The command that searches the same examples again: every option as it was given, and the seed."""
+    words = ["kvformat", "fuzz"]
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        source = context.get_parameter_source(name)
+        if name in ("seed", "output", "as_json") or source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[name]
+        option = [] if parameter.param_type_name == "argument" else [max(parameter.opts, key=len)]
+        for each in value if isinstance(value, list | tuple) else [value]:
+            words += [*option, str(each)]
+    return shlex.join([*words, "--seed", str(seed)])
 
 
 def _database() -> Any:

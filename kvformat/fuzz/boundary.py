@@ -28,6 +28,7 @@ Generator = np.random.Generator
 #: the ones at it, since a second rounding moves what lies just above a tie onto it
 _STEPS = np.array([-2, -1, -1, 0, 0, 1])
 #: the smallest rows are tried first, so that what fails is small from the beginning
+_HEADS = (1, 1, 2, 1, 1, 4, 1, 1, 2, 1, 1, 8, 1)
 _TOKENS = (1, 1, 2, 1, 4, 2, 8, 1, 16, 4, 32, 64)
 
 #: how far, in units in the last place, a border is sought from the middle between two codes
@@ -258,10 +259,10 @@ class Borders:
         return np.where(negative, -x, x).astype(x.dtype)
 
     def shapes(self, dims: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
-        """Shapes without end, small ones first; a quantizer has one or two heads."""
+        """Shapes without end, small ones first; a quantizer has one or two heads, now and then four or eight."""
         for number in count():
             tokens = _TOKENS[number % len(_TOKENS)]
-            yield tokens, 1 + int(number % 3 == 2), int(self.generator.choice(dims))
+            yield tokens, _HEADS[number % len(_HEADS)], int(self.generator.choice(dims))
 
 
 def tops_of(x: Array, shape: tuple[int, int, int], recipe: Recipe) -> Array:

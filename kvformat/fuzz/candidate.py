@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import importlib.util
 import inspect
-import queue
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvformat.candidate import as_array, to_numpy
 from kvformat.errors import InputError, unknown_name
+from kvformat.files import regular
+from kvformat.fuzz.calls import Caller, CandidateError, caller, described
 
 Kind = Literal["quantizer", "writer", "reader"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -51,10 +52,6 @@ class Arena:
         return self.memory[self.start : self.stop]
 
 
-class CandidateError(Exception):
-    """The candidate did something else than answer; its message says what, in one line."""
-
-
 @dataclass(frozen=True)
 class Candidate:
     """A kernel under test."""
@@ -66,38 +63,74 @@ class Candidate:
     keywords: frozenset[str] | None
     #: the torch device whose tensors it takes; None: NumPy arrays
     device: str | None = None
+    #: whether it is called in a process of its own
+    isolated: bool = False
 
     def takes(self, name: str) -> bool:
         """Whether a keyword of that name is passed to it."""
         return self.keywords is None or name in self.keywords
 
     def call(self, arguments: tuple[Any, ...], meta: Mapping[str, Any], limit: float) -> Any:
-        """What it returns. Arrays go to its device, and what it wrote into them comes back.
+        """What it returns, as `readable` gives it. Arrays go to its device, and what it wrote into them comes back.
 
-        Raises CandidateError where it raises, or has not returned after `limit` seconds.
+        Raises CandidateError where it raises, dies, or has not returned after `limit` seconds.
         """
         given = {name: value for name, value in meta.items() if self.takes(name)}
+        answer, changed = self._caller.call((arguments, given), limit)
+        for each, after in zip(arguments, changed, strict=True):
+            if after is not None:
+                _memory(each)[...] = after
+        return answer
+
+    def close(self) -> None:
+        """It is not called any more: its process ends."""
+        self._caller.close()
+
+    @cached_property
+    def _caller(self) -> Caller:
+        return caller(self._perform, isolated=self.isolated)
+
+    def _perform(self, arguments: tuple[Any, ...], meta: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+        """Where it is called: its answer, and the memory of the arguments that it changed."""
+        before = [_memory(each).tobytes() if _is_memory(each) else None for each in arguments]
         if self.device is None:
-            plain = [each.pages if isinstance(each, Arena) else each for each in arguments]
-            return _guarded(lambda: self.function(*plain, **given), limit)
-        return _guarded(lambda: self._on_device(arguments, given), limit)
+            answer = self.function(*(each.pages if isinstance(each, Arena) else each for each in arguments), **meta)
+        else:
+            answer = self._on_device(arguments, meta)
+        changed = [None if old is None or _memory(each).tobytes() == old else _memory(each)
+                   for each, old in zip(arguments, before, strict=True)]  # fmt: skip
+        return readable(answer), changed
 
     def _on_device(self, arguments: tuple[Any, ...], meta: Mapping[str, Any]) -> Any:
-        arrays = [each.memory if isinstance(each, Arena) else each for each in arguments]
-        tensors = [_to_torch(each, self.device) if isinstance(each, np.ndarray) else each for each in arrays]
+        tensors = [_to_torch(_memory(each), self.device) if _is_memory(each) else each for each in arguments]
         passed = [
             tensor[each.start : each.stop] if isinstance(each, Arena) else tensor
             for each, tensor in zip(arguments, tensors, strict=True)
         ]
         result = self.function(*passed, **meta)
-        for array, tensor in zip(arrays, tensors, strict=True):
-            if isinstance(array, np.ndarray):
-                array[...] = _to_numpy(tensor)
-        return tuple(map(_to_numpy, result)) if isinstance(result, tuple | list) else result
+        for each, tensor in zip(arguments, tensors, strict=True):
+            if _is_memory(each):
+                _memory(each)[...] = to_numpy(tensor)
+        return tuple(map(to_numpy, result)) if isinstance(result, tuple | list) else result
+
+
+def _is_memory(argument: Any) -> bool:
+    return isinstance(argument, Arena | np.ndarray)
+
+
+def _memory(argument: Any) -> NDArray[Any]:
+    """The array of an argument, with the memory around it."""
+    memory: NDArray[Any] = argument.memory if isinstance(argument, Arena) else argument
+    return memory
 
 
 def recognise(
-    function: Any, *, kind: str | None = None, name: str | None = None, device: str | None = None
+    function: Any,
+    *,
+    kind: str | None = None,
+    name: str | None = None,
+    device: str | None = None,
+    isolated: bool = False,
 ) -> Candidate:
     """The candidate that a function is, by its signature or by `kind`. Raises InputError, saying what is expected."""
     name = name or getattr(function, "__qualname__", None) or type(function).__name__
@@ -115,8 +148,8 @@ def recognise(
         raise InputError(f"{name} takes {taken}, which is no signature of a candidate; it must be {_EXPECTED}")
     _check_arity(name, found, parameters)
     if device is not None:
-        check_device(device)
-    return Candidate(name, function, found, _keywords(parameters, found), device)
+        _check_device(device, isolated=isolated)
+    return Candidate(name, function, found, _keywords(parameters, found), device, isolated)
 
 
 def load(target: str) -> Any:
@@ -140,22 +173,29 @@ def load(target: str) -> Any:
     return found
 
 
-def check_device(device: str) -> None:
-    """Raise InputError where torch or that device is missing."""
+def _check_device(device: str, *, isolated: bool) -> None:
+    """Raise InputError where torch or that device is missing. The child looks: what is used here is lost to it."""
+    check = caller(_missing_device, isolated=isolated)
+    try:
+        missing = check.call((device,), 300)
+    except CandidateError as error:
+        missing = f"torch has no device {device!r} here: it {error}"
+    finally:
+        check.close()
+    if missing:
+        raise InputError(missing)
+
+
+def _missing_device(device: str) -> str | None:
     try:
         import torch
-    except ModuleNotFoundError as error:
-        raise InputError("--torch needs torch: pip install 'kvformat[torch]'") from error
+    except ModuleNotFoundError:
+        return "--torch needs torch: pip install 'kvformat[torch]'"
     try:
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise InputError(f"torch has no device {device!r} here: {described(error)}") from error
-
-
-def described(error: BaseException) -> str:
-    """An exception as one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+        return f"torch has no device {device!r} here: {described(error)}"
+    return None
 
 
 def _load_module(name: str) -> Any:
@@ -172,6 +212,10 @@ def _load_module(name: str) -> Any:
 def _load_file(path: Path) -> Any:
     if not path.is_file():
         raise InputError(f"there is no file {path}")
+    regular(path)
+    folder = str(path.parent.resolve())  # as `python FILE.py` does: a file may import its siblings
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -215,45 +259,29 @@ def _keywords(parameters: list[inspect.Parameter], kind: Kind) -> frozenset[str]
 # --- the call ------------------------------------------------------------------------------------------------------
 
 
-class _Worker(threading.Thread):
-    """Runs calls one after the other, so that whoever waits for one can stop waiting."""
+@dataclass(frozen=True)
+class NoArray:
+    """Something that a candidate returned in the place of an array."""
 
-    def __init__(self) -> None:
-        super().__init__(daemon=True, name="kvformat-candidate")
-        self.calls: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
-        self.results: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
-        self.start()
-
-    def run(self) -> None:
-        while True:
-            call = self.calls.get()
-            try:
-                # what a kernel does with 0 / 0 is judged by its bytes
-                with np.errstate(all="ignore"):
-                    self.results.put((True, call()))
-            except BaseException as error:  # noqa: BLE001 whatever it raises is reported
-                self.results.put((False, error))
-
-    def abandon(self) -> None:
-        """Stop what runs, if it is Python; a call into a library goes on until it returns."""
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident or 0), ctypes.py_object(SystemExit))
+    type: str
 
 
-_workers: list[_Worker] = []
+def readable(answer: Any) -> Any:
+    """An answer as plain data: one array, or several (of a tuple, or of a list of two or three arrays).
+
+    What is no array (a ragged list, an object) is told by its type. 8-bit floats of torch come as their bytes.
+    """
+    several = isinstance(answer, tuple) or (
+        isinstance(answer, list) and len(answer) in (2, 3) and not any(map(np.isscalar, answer))
+    )
+    return tuple(map(_readable, answer)) if several else _readable(answer)
 
 
-def _guarded(call: Callable[[], Any], limit: float) -> Any:
-    worker = _workers.pop() if _workers else _Worker()
-    worker.calls.put(call)
-    try:
-        done, result = worker.results.get(timeout=limit)
-    except queue.Empty:
-        worker.abandon()
-        raise CandidateError(f"has not returned after {limit:g} s") from None
-    _workers.append(worker)
-    if done:
-        return result
-    raise CandidateError(f"raises {described(result)}") from result
+def _readable(given: Any) -> Any:
+    if given is None:
+        return None
+    array = as_array(given)
+    return NoArray(type(given).__name__) if array is None else array
 
 
 def _to_torch(array: NDArray[Any], device: str | None) -> Any:
@@ -262,18 +290,3 @@ def _to_torch(array: NDArray[Any], device: str | None) -> Any:
     if array.dtype.name == "bfloat16":
         return torch.from_numpy(array.view(np.uint16).copy()).view(torch.bfloat16).to(device)
     return torch.from_numpy(array.copy()).to(device)
-
-
-def _to_numpy(tensor: Any) -> Any:
-    """A torch tensor as an array; its 8-bit floats as their bytes."""
-    if not hasattr(tensor, "detach"):
-        return tensor
-    import ml_dtypes
-    import torch
-
-    whole = tensor.detach().cpu().contiguous()
-    if whole.dtype == torch.bfloat16:
-        return whole.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
-    if whole.dtype.is_floating_point and whole.dtype.itemsize == 1:
-        return whole.view(torch.uint8).numpy()
-    return whole.numpy()

@@ -20,7 +20,18 @@ Array = NDArray[Any]
 
 _FILLS = (0xA5, 0xFF, 0x00, 0x7F)
 #: (block_size, heads, padding) of pages, small ones first; a swizzle takes whole groups of 4 slots
-_PAGES = ((4, 2, 0), (4, 1, 12), (8, 3, 0), (1, 2, 0), (16, 2, 4), (2, 2, 8), (4, 3, 0))
+_PAGES = (
+    (4, 2, 0),
+    (4, 1, 12),
+    (8, 3, 0),
+    (1, 2, 0),
+    (16, 2, 4),
+    (2, 2, 8),
+    (4, 3, 0),
+    (4, 8, 0),
+    (4, 5, 8),
+    (8, 4, 0),
+)
 _TOKENS = (1, 3, 2, 5, 4, 8, 12)
 
 

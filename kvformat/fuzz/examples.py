@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
@@ -12,11 +12,23 @@ from hypothesis import strategies as st
 
 from kvformat.fuzz import strategies
 from kvformat.fuzz.case import Case
-from kvformat.fuzz.judge import Finding
+from kvformat.fuzz.judge import Finding, Judge
 from kvformat.fuzz.plan import Plan
 
-if TYPE_CHECKING:
-    from kvformat.fuzz.runner import Search
+
+class Search(Protocol):
+    """What this part needs to know of the search that it is a part of."""
+
+    plan: Plan
+    judge: Judge
+    seed: int
+
+    @property
+    def over(self) -> bool:
+        """The budget or the examples are used up."""
+
+    def fails(self, case: Case) -> Finding | None:
+        """One example: what is wrong with it, as far as the exact twin agrees."""
 
 
 class _Stop(BaseException):
@@ -34,7 +46,9 @@ def cases(draw: st.DrawFn, plan: Plan) -> Case:
     if plan.candidate.kind == "quantizer":
         x = draw(_tensor(plan))
         return plan.quantizer_case(x, draw(strategies.scales()) if given_scale else None)
-    fixed = {name: draw(st.sampled_from(values)) for name, values in plan.choices.items()}
+    # what the candidate is not told stays as the layout has it
+    fixed = {} if "order" in plan.choices else {"order": plan.default_order}
+    fixed |= {name: draw(st.sampled_from(values)) for name, values in plan.choices.items()}
     head_size = {"head_size": draw(st.sampled_from(plan.head_sizes))}
     sized = [each for each in (head_size, {}) if _allowed(plan, {**fixed, **each})]
     where = draw(strategies.layouts(plan.mode, plan.layout, **fixed, **sized[0]))

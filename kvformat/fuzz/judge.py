@@ -15,7 +15,8 @@ from kvformat.elements.codec import typed
 from kvformat.elements.formats import ElementFormat, element
 from kvformat.elements.packing import unpack_bits
 from kvformat.fuzz import reading, twin
-from kvformat.fuzz.candidate import ARGUMENTS, Arena, Candidate, CandidateError
+from kvformat.fuzz.calls import CandidateError
+from kvformat.fuzz.candidate import ARGUMENTS, Arena, Candidate, NoArray
 from kvformat.fuzz.case import Case
 from kvformat.recipes import plain
 from kvformat.recipes.program import Recipe
@@ -283,10 +284,10 @@ def _shaped(array: Array, what: str, shape: tuple[int, ...]) -> Array:
 
 
 def _array(given: Any, what: str) -> Array:
-    try:
-        return np.asarray(given)
-    except (TypeError, ValueError):
-        raise _AnswerError(f"returns {what} as {type(given).__name__}, which is no array") from None
+    if given is None or isinstance(given, NoArray | tuple):
+        name = given.type if isinstance(given, NoArray) else type(given).__name__
+        raise _AnswerError(f"returns {what} as {name}, which is no array")
+    return np.asarray(given)
 
 
 # --- in words ------------------------------------------------------------------------------------------------------
@@ -295,6 +296,8 @@ def _array(given: Any, what: str) -> Array:
 def _kind(answer: Any) -> str:
     if isinstance(answer, tuple | list):
         return f"{len(answer)} things"
+    if isinstance(answer, NoArray):
+        return f"one {answer.type}"
     return "nothing" if answer is None else f"one {type(answer).__name__}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +55,14 @@ class Plan:
     def mode(self) -> str:
         """The mode's name."""
         return self.recipe.mode
+
+    @property
+    def default_order(self) -> str:
+        """The layout's order where nothing is said."""
+        for size in self.head_sizes:
+            with suppress(InputError):  # a swizzle does not take every size
+                return self.layout_of(block_size=4, num_kv_heads=2, head_size=size).order
+        raise InputError(f"layout {self.layout} has no page of mode {self.mode} with any of these head sizes")
 
     def layout_of(self, **sizes: Any) -> Layout:
         """The layout with these arguments. Raises InputError where it cannot have them."""

@@ -10,6 +10,7 @@ kvformat is loaded before a test asks for the fixture.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -37,12 +38,16 @@ def kvformat_fuzz(request: pytest.FixtureRequest) -> Callable[..., FuzzReport]:
     """
     from hypothesis import settings
 
+    from kvformat.errors import InputError, unknown_name
     from kvformat.fuzz.runner import fuzz
 
+    known = inspect.signature(fuzz).parameters.keys() - {"candidate"}
     options: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers("kvformat"))):  # the nearest one last
         if marker.args:
             pytest.fail("the marker kvformat takes its options by name: mode=...", pytrace=False)
+        for name in marker.kwargs.keys() - known:
+            pytest.fail(f"the marker kvformat: {unknown_name('option', name, known)}", pytrace=False)
         options |= marker.kwargs
     kept = settings.default.database if settings.default is not None else None
 
@@ -50,7 +55,10 @@ def kvformat_fuzz(request: pytest.FixtureRequest) -> Callable[..., FuzzReport]:
         given = {"database": kept, "key": request.node.nodeid, **options, **more}
         if "mode" not in given:
             pytest.fail("kvformat_fuzz needs a mode: @pytest.mark.kvformat(mode=...)", pytrace=False)
-        report = fuzz(candidate, **given)
+        try:
+            report = fuzz(candidate, **given)
+        except InputError as error:
+            pytest.fail(f"kvformat_fuzz cannot search: {error}", pytrace=False)
         if not report.ok:
             pytest.fail(str(report), pytrace=False)
         return report

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,11 @@ from kvformat.fuzz.plan import Plan
 
 if TYPE_CHECKING:
     from kvformat.verify.report import Report
+
+_INTERPRETER = (
+    "Triton kernels ran in its interpreter (TRITON_INTERPRET), whose casts are not the GPU's: to fp8 it makes 500 and "
+    "1e9 0x78, and to integers it makes NaN and Inf the smallest one; judge such an input on the GPU"
+)
 
 
 @dataclass(frozen=True)
@@ -124,6 +131,7 @@ class FuzzReport:
             "counterexample": None if found is None else self._counterexample(found),
             "check": None if checked is None else checked.to_json(),
             "diagnosis": self.diagnosis(),
+            "note": _INTERPRETER if interpreted() else None,
         }
 
     def _counterexample(self, found: Finding) -> dict[str, Any]:
@@ -154,6 +162,8 @@ class FuzzReport:
         else:
             lines = [f"FAILS: {candidate.name}, {candidate.kind}, by {recipe.name}{where}; {tried}"]
             lines += self._failure(self.finding)
+        if interpreted():
+            lines.append(f"  note: {_INTERPRETER}")
         if self.unconfirmed:
             lines.append(f"  {self.unconfirmed} differences that the exact twin denies: please report this to kvformat")
         return "\n".join(lines)
@@ -168,6 +178,17 @@ class FuzzReport:
         if said:  # its sentence and the reason; the ranked list is in the JSON
             lines += [f"  {line}" for line in said.splitlines()[:2]]
         return lines
+
+
+def interpreted() -> bool:
+    """Whether Triton kernels of this process run in Triton's interpreter."""
+    return "triton" in sys.modules and os.environ.get("TRITON_INTERPRET", "0").lower() in (
+        "1",
+        "true",
+        "on",
+        "yes",
+        "y",
+    )
 
 
 def _described(report: FuzzReport, finding: Finding) -> list[str]:

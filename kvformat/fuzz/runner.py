@@ -45,6 +45,7 @@ def fuzz(
     limit: float = LIMIT,
     database: Any = None,
     key: str | None = None,
+    isolated: bool = True,
 ) -> FuzzReport:
     """Search for the smallest input on which a quantizer, a cache writer or a cache reader leaves its contract.
 
@@ -62,6 +63,8 @@ def fuzz(
     same examples again; no database is read or written then. torch: give it torch tensors, on this device ("cpu" if
     True). order, v_scales, head_dims, dtypes: what it does not take is not tried. limit: seconds a call may take.
     database: Hypothesis's example database, where counterexamples are kept under `key` and tried first next time.
+    isolated: call it in a child process, where a crash, a hang and an exit are found like wrong bytes; False: in this
+    one, for a debugger, or a candidate whose state is looked at. A GPU that this process has used is used in it again.
 
     Raises InputError for a target that cannot be imported, has another signature, or does not fit the mode.
     """
@@ -71,7 +74,7 @@ def fuzz(
         raise InputError(f"budget must be a number of seconds > 0; got {budget!r}")
     if examples is not None and examples < 1:
         raise InputError(f"examples must be at least 1; got {examples!r}")
-    target = recognise(function, kind=kind, name=name, device=device)
+    target = recognise(function, kind=kind, name=name, device=device, isolated=isolated)
     plan = make(
         target,
         mode=mode,
@@ -85,7 +88,10 @@ def fuzz(
     if budget is None and examples is None:
         budget = BUDGET
     stored = None if seed is not None or database is None else _Stored(database, key or target.name, plan)
-    return Search(plan, budget, examples, seed, limit, stored).run()
+    try:
+        return Search(plan, budget, examples, seed, limit, stored).run()
+    finally:
+        target.close()
 
 
 class Search:

@@ -40,8 +40,9 @@ seeds = st.integers(0, 2**32 - 1)
 _FLOAT32 = np.finfo(np.float32)
 #: divided by these, an amax becomes a scale: 448, 127, 2688, and in nvfp4 6 * g
 _LARGEST = (448.0, 127.0, 2688.0, 6.0, 6.0 * 2.0**-10)
-#: head sizes with 1 to 16 scales of 16 dims; the four-token swizzle is its own inverse at 64 only
-_HEAD_DIMS = (16, 32, 64, 128, 256, 48, 80)
+#: head sizes with 1 to 16 scales of 16 dims; the four-token swizzle is its own inverse at 64 only. 24, 40 and 72 end in
+#: half a vector of 16 lanes, 112 and 80 in part of 32
+_HEAD_DIMS = (16, 32, 64, 128, 256, 24, 40, 48, 72, 80, 112)
 
 
 def cast(values: ArrayLike, dtype: Any) -> Array:
@@ -263,7 +264,7 @@ def layouts(draw: st.DrawFn, /, mode: str, name: str = "vllm-0.33", **fixed: Any
     """
     options: dict[str, Any] = {
         "block_size": draw(st.sampled_from((4, 8, 1, 16))),
-        "num_kv_heads": draw(st.integers(1, 3)),
+        "num_kv_heads": draw(st.sampled_from((1, 2, 3, 4, 5, 8))),
         "order": draw(st.sampled_from(("NHD", "HND"))),
         **fixed,
     }

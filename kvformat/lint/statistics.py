@@ -138,7 +138,9 @@ class Alike:
         rest = self._squares - self._count * float((other**2).sum())
         noise = rest / ((self._count - 1) * columns * heads) if rest > 1e-9 * self._squares else 0.0
         degrees = (columns - 1) * heads
-        gained = self._count * (_between_columns(other) - _between_columns(own)) / noise if noise > 0 else 0.0
+        # the scales of a token may all be alike, and a swizzle deals them to four rows: a quarter is independent
+        independent = self._count / 4
+        gained = independent * (_between_columns(other) - _between_columns(own)) / noise if noise > 0 else 0.0
         # the sum of so many squares of normal numbers, and eight standard deviations of it
         enough = degrees + 8 * sqrt(2 * degrees) + 20
         if gained <= enough:

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from kvformat.candidate import call, keywords
+from kvformat.candidate import as_array, call, keywords
 from kvformat.elements.formats import ElementFormat, element
 from kvformat.errors import InputError
 from kvformat.layouts import Layout, layout
@@ -162,10 +162,19 @@ def bits_of(texts: Sequence[str], dtype: np.dtype[Any]) -> Array:
 
 def answer(found: Any, shape: tuple[int, ...], what: str) -> Array:
     """An answer as an array of that shape. Raises InputError for anything else."""
-    array: Array = np.asarray(found)
-    if array.shape != shape or array.dtype.kind == "O":
-        raise InputError(f"the function must answer with {what} of shape {shape}; got {array.dtype} {array.shape}")
+    array = as_array(found)
+    if array is None or array.shape != shape:
+        got = f"{type(found).__name__}, which is no array" if array is None else f"{array.dtype} {array.shape}"
+        raise InputError(f"the function must answer with {what} of shape {shape}; got {got}")
     return array
+
+
+def _flat(found: Any, what: str) -> Array:
+    """An answer as an array of one axis. Raises InputError for what is none."""
+    array = as_array(found)
+    if array is None or not array.size:
+        raise InputError(f"the function must answer with {what}; got {type(found).__name__}")
+    return np.ascontiguousarray(array).reshape(-1)
 
 
 def code_patterns(found: Any, shape: tuple[int, ...], what: str, bits: int = 8) -> NDArray[np.uint8]:
@@ -256,7 +265,7 @@ def _wrong_quantized(
     """What differs first: the global scale, the scales, or the codes."""
     codes = code_patterns(made[0], tuple(test["shape"]), "codes", fmt.bits).reshape(-1)
     stored = np.dtype(np.float32 if group["scaleStore"] in (None, "float32") else np.uint8)
-    scales = np.ascontiguousarray(np.asarray(made[1])).reshape(-1)
+    scales = _flat(made[1], "scales")
     right = _numbers(test["scales"], stored)
     if scales.size != right.size or scales.dtype.itemsize != stored.itemsize:
         raise InputError(f"scales must be {right.size} of {stored}; got {scales.size} of {scales.dtype}")
@@ -264,7 +273,7 @@ def _wrong_quantized(
     if test["result"] == "acceptable" and _is_admissible(group, x, scale, codes, scales, made[2]):
         return ""
     if test["globalScale"] and made[2] is not None:
-        found = texts_of(np.asarray(made[2]).astype(np.float32).reshape(1))
+        found = texts_of(_flat(made[2], "a global scale").astype(np.float32)[:1])
         wrong = _first("global scale", found, texts_of(_numbers(test["globalScale"], np.dtype(np.float32))))
         if wrong:
             return wrong

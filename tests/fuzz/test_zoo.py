@@ -7,7 +7,8 @@ import os
 import pytest
 
 from kvformat.fuzz.zoo import scoreboard
-from kvformat.fuzz.zoo.entry import EVERY, kernels
+from kvformat.fuzz.zoo.catalogue import kernels
+from kvformat.fuzz.zoo.entry import EVERY
 
 KERNELS = kernels()
 BROKEN = [kernel for kernel in KERNELS if kernel.fault is not None]

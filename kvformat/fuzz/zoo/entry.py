@@ -1,11 +1,10 @@
-"""What a kernel of the zoo says about itself, and the list of all of them."""
+"""What a kernel of the zoo says about itself."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import Any
 
 from kvformat.fuzz.candidate import Kind
@@ -52,24 +51,6 @@ class Described:
 
     def __init__(self, mode: str) -> None:
         self.mode = mode
-
-
-def kernels() -> tuple[Kernel, ...]:
-    """Every kernel in every mode it is for, broken ones first; those in torch and Triton where these are installed."""
-    from kvformat.fuzz.zoo import quantizers, readers, right, writers
-
-    broken = [quantizers.BROKEN, writers.BROKEN, readers.BROKEN]
-    found = [kernel for classes in broken for each in classes for kernel in of_class(each)]
-    found += right.kernels()
-    if find_spec("torch") is not None:
-        from kvformat.fuzz.zoo import torch_kernels
-
-        found += torch_kernels.kernels()
-        if find_spec("triton") is not None:
-            from kvformat.fuzz.zoo import triton_kernels
-
-            found += triton_kernels.kernels()
-    return tuple(found)
 
 
 def of_class(described: type[Described]) -> Iterator[Kernel]:
