@@ -1,4 +1,4 @@
-"""Fuzz the certificates of kvformat/attention/certificates.py and print how close each one comes to its bound.
+"""Fuzz the certificates and the bound that judges outputs, and print how close each one comes to its bound.
 
     python tools/fuzz_certificates.py [--cases 100000] [--log spec/evidence/certificates.txt]
 
@@ -22,9 +22,9 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings, target
 
 import kvformat
-from tests.attention import certified
+from tests.attention import certified, rounded
 
-KINDS = ("from page codes and scales", "from logit errors alone", "eviction")
+KINDS = ("from page codes and scales", "from logit errors alone", "eviction", "the worst kernels of the model")
 
 
 class Tightest:
@@ -88,6 +88,10 @@ def main() -> int:
         KINDS[2]: (
             certified.evictions(),
             lambda case: [certified.eviction_ratios(*each) for each in certified.error_variants(*case)],
+        ),
+        KINDS[3]: (
+            rounded.cases(),
+            lambda case: [rounded.ratios(each) for each in rounded.case_variants(case)],
         ),
     }
     kinds = arguments.kind or KINDS

@@ -1,69 +1,34 @@
 """A kernel's attention output judged by what its own bytes allow: float64 attention over the pages, and a bound.
 
-The kernel read the same bytes, so quantization is no excuse: what it may differ by is its own rounding. The model of a
-kernel that the bound is made of, u the unit roundoff of its accumulator and w that of its operands:
-
-    k' = k (1 + w) + t                 K and V of a tile, dequantized and rounded to the operands' dtype; q where it was
-                                       wider. t: half the smallest subnormal, 2^-25 in float16, else too small to count
-    s' = sum_c q_c k'_c * scale        head_dim products and sums and three factors, in any order
-    p' = exp(s' - m)                   within 2^-20 and 3 u |s - m| (an approximate exponential of a rounded difference)
-    o' = sum_j w(p'_j) v'_j / sum p'   2 keys + 8 roundings each: rescaling, splitting and merging included
-    output rounded to its dtype
-
-A float16 accumulator adds t, beside u, to every product, factor and exponential that it rounds to a subnormal; sums of
-its numbers that are subnormal are exact.
-
-Everything up to p' is an error of the logits, of range omega, and moves the output by at most tanh(omega / 4) times the
-range of v (`kvformat.attention.certificates`); what comes after multiplies terms of sum_j p'_j |v_j|.
+The bound is that of `kvformat.attention.rounding`. A judgement says what it is worth: wrong kernels are run on the very
+dump, and where zeros would pass the answer is "cannot tell".
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvformat.attention.certificates import UNIT, tv_bound
-from kvformat.attention.definition import Mask, attend
+from kvformat.attention.definition import Mask
+from kvformat.attention.exact import judge_exactly
+from kvformat.attention.rounding import Allowed, Kernel, allowed
+from kvformat.attention.wrong import CAUGHT, LOGITS, MAY_PASS, ROWS, SAME, Sight, Work, sights
 from kvformat.cache import PagedCache
-from kvformat.dump.attention import ACCUMULATORS, OPERANDS
+from kvformat.dump.attention import LSE_BASES
 from kvformat.dump.dump import Dump
 from kvformat.errors import InputError
 from kvformat.recipes.program import Recipe
 
 Array = NDArray[Any]
 
-_EXPONENTIAL = 2.0**-20
-#: half the smallest subnormal of float16: what rounding to it adds where it has no more bits
-_TINY = 2.0**-25
 #: query rows judged at once times keys: the arrays of (q_heads, rows, keys) then stay below some 100 MiB
 _AT_ONCE = 1 << 18
-
-
-class _Roundings(NamedTuple):
-    """The unit roundoffs of a kernel: its accumulator, its tiles, the query where it is rounded to them, its output.
-
-    tiny, tiny_query, tiny_sums: what rounding to a subnormal adds beside them, in tiles, query and accumulator.
-    """
-
-    accumulator: float
-    tiles: float
-    query: float
-    output: str
-    tiny: float
-    tiny_query: float
-    tiny_sums: float
-
-    @classmethod
-    def of(cls, accumulate: str, operands: str, query: str, output: str) -> _Roundings:
-        tiles = OPERANDS[operands]
-        tiny = _TINY if operands == "float16" else 0.0
-        rounded = tiles if tiles > OPERANDS[query] else 0.0
-        tiny_query, tiny_sums = (tiny if query != "float16" else 0.0), (_TINY if accumulate == "float16" else 0.0)
-        return cls(ACCUMULATORS[accumulate], tiles, rounded, output, tiny, tiny_query, tiny_sums)
+#: logits this far below the largest may have a weight of 0 in float32; float16 has none left 18 below
+_NO_WEIGHT = 15.0
 
 
 @dataclass(frozen=True)
@@ -72,81 +37,267 @@ class Judgement:
 
     compared: int
     wrong: int
-    #: the largest |error| / bound, and where: query row, q_head, dim, the output found, the right one and the bound
+    #: outputs that no attention over these bytes says anything about: a key whose logit is -Inf
+    left_out: int
+    #: the largest |error| / bound
     worst: float
+    #: where: query row, q_head, dim, the output found, the right one and the bound
     first: dict[str, Any] | None
-    accumulate: str
-    operands: str
+    #: the root mean square of error / standard error of a right kernel; NaN where nothing was compared
+    typical: float
+    #: how the kernel computes: "bfloat16 operands, float32 accumulator"
+    how: str
+    #: whether `lse` was judged, how many of it are wrong, and the first: query row, q_head, found, right and bound
+    lse: bool
+    lse_wrong: int
+    lse_first: dict[str, Any] | None
+    #: what would be seen of each wrong kernel, and on how many query rows they were run; none for an exact probe
+    seen: tuple[Sight, ...]
+    rows: int
+    #: of an exact probe: how many rows of each kind were judged bit for bit; None for another dump
+    exact: dict[str, int] | None = None
+
+    @property
+    def undecided(self) -> bool:
+        """Nothing is wrong, but an output of zeros would have passed as well."""
+        blind = any(sight.wrong.id == "zeros" and sight.answer == MAY_PASS for sight in self.seen)
+        return not self.wrong and not self.lse_wrong and (blind or not self.compared)
 
     def to_json(self) -> dict[str, Any]:
         """The judgement as plain data."""
         return {
             "compared": self.compared,
             "wrong": self.wrong,
+            "left_out": self.left_out,
             "worst_error_over_bound": self.worst if np.isfinite(self.worst) else None,
-            "first": None if self.first is None else {name: _json(number) for name, number in self.first.items()},
-            "accumulate": self.accumulate,
-            "operands": self.operands,
+            "rms_error_over_standard_error": self.typical if np.isfinite(self.typical) else None,
+            "first": _plain(self.first),
+            "how": self.how,
+            "lse_judged": self.lse,
+            "lse_wrong": self.lse_wrong,
+            "lse_first": _plain(self.lse_first),
+            "undecided": self.undecided,
+            "exact": self.exact,
+            "seen_on_rows": self.rows,
+            "would_be": {sight.wrong.id: sight.answer for sight in self.seen},
         }
 
-    def __str__(self) -> str:
-        how = f"{self.operands} operands, {self.accumulate} accumulator"
-        if not self.wrong:
-            return (
-                f"attention output: {self.compared:,} within the bound of {how}; largest error {self.worst:.3f} of it"
-            )
+    def lines(self) -> list[str]:
+        """What is printed of it."""
         first = self.first or {}
-        place = f"query {first['query']}, head {first['head']}, dim {first['dim']}"
-        return (
-            f"attention output: {self.wrong:,} of {self.compared:,} beyond the bound of {how}; first at {place}:"
-            f" {first['found']:.6g}, from the bytes {first['right']:.6g} +- {first['bound']:.2g}"
-        )
+        place = "" if not first else f"query {first['query']}, head {first['head']}, dim {first['dim']}"
+        if self.exact is not None:
+            kinds = ", ".join(f"{count:,} {kind}" for kind, count in self.exact.items() if count)
+            said = f"exact probe: {self.compared:,} outputs of {kinds} rows"
+            if not self.wrong:
+                return [f"attention output: {said} are right bit for bit as bfloat16"]
+            numbers = f"{first['found']:.6g}, right is {first['right']:.6g}"
+            return [f"attention output: {said}, {self.wrong:,} wrong; first at {place}, {first['kind']}: {numbers}"]
+        if self.wrong:
+            numbers = f"{first['found']:.6g}, from the bytes {first['right']:.6g} +- {first['bound']:.2g}"
+            count = f"{self.wrong:,} of {self.compared:,} beyond the bound of {self.how}"
+            lines = [f"attention output: {count}; first at {place}: {numbers}"]
+        else:
+            count = f"{self.compared:,} within the bound of {self.how}"
+            lines = [f"attention output: {count}; largest error {self.worst:.3f} of it"]
+        if math.isfinite(self.typical):
+            lines.append(f"root mean square error {self.typical:.3g} times the standard error of a right kernel")
+        if self.left_out:
+            lines.append(f"{self.left_out:,} outputs left out: a key of theirs has a logit of -Inf")
+        if self.lse_wrong:
+            at = self.lse_first or {}
+            where = f"query {at['query']}, head {at['head']}"
+            numbers = f"{at['found']:.6g}, from the bytes {at['right']:.6g} +- {at['bound']:.2g}"
+            lines.append(f"log-sum-exp: {self.lse_wrong:,} beyond the bound; first at {where}: {numbers}")
+        elif self.lse:
+            lines.append("log-sum-exp: all within the bound")
+        if self.undecided:
+            lines.append("CANNOT TELL: zeros would pass as well; the exact probes (kvformat diagnose --probe) can")
+        for answer, words in ((CAUGHT, "would be caught"), (MAY_PASS, "MAY PASS"), (SAME, "leaves this output as is")):
+            named = "; ".join(sight.wrong.sentence for sight in self.seen if sight.answer == answer)
+            if named:
+                lines.append(f"{words}: {named}")
+        return lines
+
+    def __str__(self) -> str:
+        return "\n    ".join(self.lines())
 
 
-def _json(number: float) -> float | str:
+def _plain(entry: dict[str, Any] | None) -> dict[str, Any] | None:
     """JSON has no NaN and no Inf."""
-    return number if math.isfinite(number) else str(number)
+    if entry is None:
+        return None
+    return {k: str(x) if isinstance(x, float) and not math.isfinite(x) else x for k, x in entry.items()}
+
+
+class _Count:
+    """What is counted chunk by chunk."""
+
+    def __init__(self) -> None:
+        self.compared = self.wrong = self.left_out = self.lse_wrong = 0
+        self.worst = self.squares = 0.0
+        self.measured = 0
+        self.first: dict[str, Any] | None = None
+        self.lse_first: dict[str, Any] | None = None
 
 
 def judge(dump: Dump, how: Recipe, scales: dict[Any, np.float32 | None]) -> Judgement:
-    """Judge `output` against attention of `query` over the K and V that the pages hold; the dump has both.
+    """Judge `output`, and `lse` where there is one, against attention of `query` over what the pages hold.
 
-    Keys are the tokens that have a slot, in their order; the queries are those of the last tokens, causal.
+    Keys are the tokens that have a slot, in their order; the queries are those of the last tokens, causal. Raises
+    InputError where no output is right: more queries than keys, a query that is not finite, logits beyond float32.
     """
     assert dump.query is not None
     assert dump.output is not None
-    settings = dump.attention
+    settings = dict(dump.attention)
     mask = Mask(window=int(settings["window"]) if "window" in settings else None)
     scale = float(settings.get("softmax_scale", dump.layout.head_size**-0.5))
-    accumulate = settings.get("accumulate", "float32")
-    operands = settings.get("operands", dump.query.dtype.name)
-    roundings = _Roundings.of(accumulate, operands, dump.query.dtype.name, dump.output.dtype.name)
+    kernel = Kernel.of(settings, dump.query.dtype.name, dump.output.dtype.name)
     slots = dump.slot_mapping[dump.slot_mapping >= 0]
     key, value = _read(dump, how, scales, slots)
+    sinks = None if dump.sinks is None else dump.sinks.astype(np.float64)
     total = len(dump.query)
     if total > len(slots):
         raise InputError(f"query holds {total} tokens; only {len(slots)} have a slot")
     _check_reach(dump.query, key, scale)
-    wrong, worst = 0, 0.0
-    first: dict[str, Any] | None = None
+    said = _said(settings, dump.query.dtype.name)
+    if "probe" in settings:
+        exact = judge_exactly(dump.query, dump.output, key, value, scale, sinks, kernel.output_scale)
+        return Judgement(
+            exact.compared, exact.wrong, 0, math.nan, exact.first, math.nan, said, lse=False, lse_wrong=0,
+            lse_first=None, seen=(), rows=0, exact=exact.kinds,
+        )  # fmt: skip
+    count = _Count()
+    with_lse = dump.lse is not None and bool(np.isfinite(key).all())
+    finite_key, finite_value = (np.where(np.isfinite(x), x, 0) for x in (key, value))
     step = max(1, _AT_ONCE // len(slots))
     for start in range(0, total, step):
         stop = min(start + step, total)
         keys = len(slots) - total + stop
-        query, found = (x[start:stop].astype(np.float64) for x in (dump.query, dump.output))
-        right, bound = _right(query, key[:keys], value[:keys], mask, scale, roundings)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            error = np.abs(found - right)
-            ratio = np.where(error == 0, 0.0, error / bound)
-        ratio = np.where(np.isnan(right) & np.isnan(found), 0.0, np.where(np.isnan(ratio), np.inf, ratio))
-        beyond = ratio > 1
-        if first is None and beyond.any():
-            row, head, dim = (int(i) for i in np.unravel_index(int(np.argmax(beyond)), beyond.shape))
-            numbers = (found[row, head, dim], right[row, head, dim], bound[row, head, dim])
-            first = {"query": row + start, "head": head, "dim": dim}
-            first |= dict(zip(("found", "right", "bound"), map(float, numbers), strict=True))
-        wrong, worst = wrong + int(beyond.sum()), max(worst, float(ratio.max()))
-    return Judgement(dump.output.size, wrong, worst, first, accumulate, operands)
+        query = dump.query[start:stop].astype(np.float64)
+        right = allowed(query, finite_key[:keys], finite_value[:keys], mask, scale, kernel, sinks)
+        _judge_output(dump, (start, stop), right, query, key[:keys], value[:keys], kernel, count)
+        if with_lse:
+            _judge_lse(dump, (start, stop), right, LSE_BASES[settings.get("lse_base", "e")], count)
+    rows = min(total, ROWS, max(1, LOGITS // (len(slots) * dump.query.shape[1])))
+    last = dump.query[total - rows :].astype(np.float64)
+    right = allowed(last, finite_key, finite_value, mask, scale, kernel, sinks)
+    work = Work(last, finite_key, finite_value, scale, dump.layout.block_size, sinks, right)
+    typical = math.sqrt(count.squares / count.measured) if count.measured else math.nan
+    return Judgement(
+        count.compared, count.wrong, count.left_out, count.worst, count.first, typical, said, with_lse,
+        count.lse_wrong, count.lse_first, sights(work, lse=with_lse), rows,
+    )  # fmt: skip
+
+
+def _said(settings: dict[str, str], query: str) -> str:
+    operands = settings.get("operands", query)
+    p = settings.get("probabilities", operands)
+    apart = "" if p == operands else f", {p} probabilities"
+    return f"{operands} operands{apart}, {settings.get('accumulate', 'float32')} accumulator"
+
+
+def _judge_output(
+    dump: Dump, rows: tuple[int, int], right: Allowed, query: Array, key: Array, value: Array, kernel: Kernel,
+    count: _Count,
+) -> None:  # fmt: skip
+    assert dump.output is not None
+    # (q_heads, queries, head_size_v), as all of `right`
+    found = dump.output[slice(*rows)].astype(np.float64).transpose(1, 0, 2) * kernel.output_scale
+    exact, bound = right.exact.output, right.bound
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.abs(found - exact)
+        ratio = np.where(error == 0, 0.0, error / bound)
+    ratio = np.where(np.isnan(ratio), np.inf, ratio)
+    # where the right output may be beyond the format, both saturating and overflowing are right
+    end = kernel.output.largest * kernel.output_scale
+    reached = (np.abs(exact) + bound >= end) & (np.signbit(found) == np.signbit(exact))
+    ended = reached & (np.abs(found) >= end)
+    ended |= (np.abs(exact) + bound >= end) & np.isnan(found)
+    ratio = np.where(ended, 0.0, ratio)
+    judged = np.ones(found.shape, bool)
+    special = np.zeros(found.shape, bool)
+    if not (np.isfinite(key).all() and np.isfinite(value).all()):
+        holds, special, judged = _special(found, right, query, key, value, end)
+        ratio = np.where(special, np.where(holds, 0.0, np.inf), ratio)
+    beyond = (ratio > 1) & judged
+    measured = judged & ~special & ~ended & np.isfinite(found) & (right.sigma > 0)
+    count.squares += float(np.square(np.where(measured, error, 0) / np.where(measured, right.sigma, 1)).sum())
+    count.measured += int(measured.sum())
+    if count.first is None and beyond.any():
+        by_row = beyond.transpose(1, 0, 2)
+        row, head, dim = (int(i) for i in np.unravel_index(int(np.argmax(by_row)), by_row.shape))
+        numbers = (found[head, row, dim], exact[head, row, dim], bound[head, row, dim])
+        if special[head, row, dim]:
+            numbers = (found[head, row, dim], _ieee(value, right, head, row, dim), 0.0)
+        count.first = {"query": row + rows[0], "head": head, "dim": dim}
+        count.first |= dict(zip(("found", "right", "bound"), map(float, numbers), strict=True))
+    count.compared += int(judged.sum())
+    count.left_out += int((~judged).sum())
+    count.wrong += int(beyond.sum())
+    count.worst = max(count.worst, float(np.where(judged, ratio, 0.0).max()))
+
+
+def _ieee(value: Array, right: Allowed, head: int, row: int, dim: int) -> float:
+    """What the sum over the seen keys is, where V holds numbers that are not finite."""
+    seen = np.isfinite(right.exact.logits[head, row])
+    column = value[seen, head // (len(right.exact.logits) // value.shape[1]), dim]
+    ends = column[~np.isfinite(column)]
+    return float(ends[0]) if len(ends) and (ends == ends[0]).all() else math.nan
+
+
+def _special(
+    found: Array, right: Allowed, query: Array, key: Array, value: Array, end: float
+) -> tuple[Array, Array, Array]:
+    """Where K or V is not finite: whether the output is what IEEE arithmetic gives, where that decides, what is judged.
+
+    A weight that is surely above 0 makes the sum Inf; one that may have become 0 makes it Inf or NaN (0 * Inf). A logit
+    that is NaN or +Inf makes the whole row NaN.
+    """
+    group = found.shape[0] // value.shape[1]
+    exact = right.exact
+    seen = np.isfinite(exact.logits)
+    sure = seen & (exact.logits > exact.logits.max(axis=2, keepdims=True) - _NO_WEIGHT)
+
+    def any_of(keys: Array, which: Array) -> NDArray[np.bool_]:
+        grouped = keys.reshape(value.shape[1], -1, keys.shape[2]).astype(np.float64) @ which.transpose(1, 0, 2)
+        there: NDArray[np.bool_] = grouped.reshape(found.shape) > 0
+        return there
+
+    plus, minus, nothing = value == np.inf, value == -np.inf, np.isnan(value)
+    there = [any_of(seen, each) for each in (plus, minus, nothing)]
+    unsure = any_of(seen & ~sure, plus | minus)
+    is_nan = there[2] | (there[0] & there[1])
+    ends = np.isnan(found) if not math.isfinite(end) else np.abs(found) >= end
+    as_plus, as_minus = ((found == sign * np.inf) | (ends & ~np.isnan(found) & (sign * found > 0)) for sign in (1, -1))
+    holds = np.isnan(found) & (is_nan | unsure | (math.isfinite(end) & (there[0] | there[1])))
+    holds |= ~there[2] & ((as_plus & there[0] & ~any_of(sure, minus)) | (as_minus & there[1] & ~any_of(sure, plus)))
+    special = there[0] | there[1] | there[2]
+    judged = np.ones(found.shape, bool)
+    if not np.isfinite(key).all():
+        with np.errstate(invalid="ignore"):
+            logits = np.stack([query[:, h] @ key[:, h // group].T for h in range(found.shape[0])])
+        lost = (seen & (np.isnan(logits) | (logits == np.inf))).any(axis=2)[..., None]
+        judged = ~(seen & (logits == -np.inf)).any(axis=2)[..., None] | lost | np.zeros(found.shape, bool)
+        holds = np.where(lost, np.isnan(found), holds)
+        special = special | lost
+    return holds, special, judged
+
+
+def _judge_lse(dump: Dump, rows: tuple[int, int], right: Allowed, base: float, count: _Count) -> None:
+    assert dump.lse is not None
+    found = dump.lse[slice(*rows)].astype(np.float64).T * base
+    exact = right.exact.lse
+    unit = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[dump.lse.dtype.name]
+    bound = right.lse_bound + 2 * unit * np.abs(exact)
+    with np.errstate(invalid="ignore"):
+        beyond = ~(np.abs(found - exact) <= bound)
+    if count.lse_first is None and beyond.any():
+        row, head = (int(i) for i in np.unravel_index(int(np.argmax(beyond.T)), beyond.T.shape))
+        numbers = (found[head, row], exact[head, row], bound[head, row])
+        count.lse_first = {"query": row + rows[0], "head": head}
+        count.lse_first |= dict(zip(("found", "right", "bound"), map(float, numbers), strict=True))
+    count.lse_wrong += int(beyond.sum())
 
 
 def _check_reach(query: Array, key: Array, scale: float) -> None:
@@ -170,76 +321,3 @@ def _read(dump: Dump, how: Recipe, scales: dict[Any, np.float32 | None], slots: 
     rows = place.reshape(-1) * size + slots % size
     key, value = held.gather(blocks, len(blocks) * size, np.float64)
     return key[rows], value[rows]
-
-
-def _right(
-    query: Array, key: Array, value: Array, mask: Mask, scale: float, roundings: _Roundings
-) -> tuple[Array, Array]:
-    """The right output and the bound on a kernel's error: both (queries, q_heads, head_size_v)."""
-    u, w = roundings.accumulator, roundings.tiles
-    exact = attend(query, key, value, mask=mask, scale=scale)
-    size = attend(np.abs(query), np.abs(key), value, mask=mask, scale=abs(scale)).logits
-    group = query.shape[1] // key.shape[1]
-    seen = np.isfinite(exact.logits)
-    products = 1 + _gamma(query.shape[2] + 3, u)
-    dots = (1 + w) * (1 + roundings.query) * products - 1
-    below = np.where(seen, exact.logits.max(axis=2, keepdims=True) - exact.logits, 0)
-    tiny = (_subnormal(query, key, roundings) * abs(scale) + _flushed(query, key, abs(scale), roundings)) * products
-    delta = np.where(seen, dots * np.where(seen, size, 0) + tiny + 3 * u * below + _EXPONENTIAL, 0)
-    omega = 2 * delta.max(axis=2)
-    ranges, peaks = _spans(value, seen[0], group)
-    moved = tv_bound(omega)[..., None] * ranges
-    mixed = exact.probabilities.reshape(key.shape[1], group * len(query), len(key)) @ np.abs(value).transpose(1, 0, 2)
-    weight = mixed.reshape(exact.output.shape) + tv_bound(omega)[..., None] * peaks
-    sums = _gamma(2 * len(key) + 8, u)
-    rounding = ((1 + w) ** 2 * (1 + sums) / (1 - sums) - 1) * weight
-    # in float16 probabilities below 2^-14 are subnormal, and so are such elements of V, which weigh at most 1 together
-    mass = (1 + w) * (1 + len(key) * roundings.tiny) * (1 + sums) / (1 - sums)
-    rounding = rounding + roundings.tiny * (len(key) * peaks + mass)
-    # an exponential of a key, a factor of a split and their sum are off by t each, and so is each product with v; the
-    # largest exponential is 1, so the sum that divides is at least that, but for its own roundings
-    keys = len(key) + 8
-    rounding = rounding + roundings.tiny_sums * 4 * keys * (peaks + 1) * (1 + sums) / (1 - sums)
-    bound = moved + rounding
-    smallest = {"float16": _TINY}.get(roundings.output, 2.0**-134)
-    bound = bound + UNIT[roundings.output] * (np.abs(exact.output) + bound) + smallest
-    return exact.output.transpose(1, 0, 2), bound.transpose(1, 0, 2)
-
-
-def _subnormal(query: Array, key: Array, roundings: _Roundings) -> Array:
-    """What rounding subnormal elements to float16 adds to q.k: (q_heads, queries, keys).
-
-    (|q| + t')(|k| + t) - |q||k| = t |q| + t' (|k| + t) per element; t' is 0 where q is not rounded.
-    """
-    group = query.shape[1] // key.shape[1]
-    of_key = roundings.tiny * (1 + roundings.query) * np.abs(query).sum(axis=2).T[:, :, None]
-    size = (1 + roundings.tiles) * np.abs(key).sum(axis=2) + roundings.tiny * key.shape[2]
-    total: Array = of_key + roundings.tiny_query * np.repeat(size.T[:, None, :], group, axis=0)
-    return total
-
-
-def _flushed(query: Array, key: Array, scale: float, roundings: _Roundings) -> Array:
-    """What subnormal products of a float16 accumulator add to a logit: (q_heads, queries, keys).
-
-    t for each of the products and factors, multiplied by the factors that follow; t (|q| + |k|) where `scale` or an
-    element's own scale is multiplied to q or k first.
-    """
-    group = query.shape[1] // key.shape[1]
-    sizes = np.repeat(np.abs(key).sum(axis=2).T[:, None, :], group, axis=0) + np.abs(query).sum(axis=2).T[:, :, None]
-    total: Array = roundings.tiny_sums * max(1.0, scale) * (query.shape[2] + 3 + sizes)
-    return total
-
-
-def _gamma(operations: int, u: float) -> float:
-    """The relative error of that many roundings in a row; Higham, Accuracy and Stability, lemma 3.1. At most 1/2."""
-    if operations * u >= 1 / 3:
-        raise InputError(f"{operations} sums with a unit roundoff of {u:.2g} leave no bound on the attention output")
-    return operations * u / (1 - operations * u)
-
-
-def _spans(value: Array, seen: NDArray[np.bool_], group: int) -> tuple[Array, Array]:
-    """Range of v and largest |v| over the seen keys: (q_heads, queries, head_size_v)."""
-    rows = [(value[keys].max(axis=0), value[keys].min(axis=0)) for keys in seen]
-    ranges = np.stack([top - bottom for top, bottom in rows], axis=1)
-    peaks = np.stack([np.maximum(top, -bottom) for top, bottom in rows], axis=1)
-    return np.repeat(ranges, group, axis=0), np.repeat(peaks, group, axis=0)

@@ -15,6 +15,9 @@ from kvformat.dump.file import (
     ATTENTION_SETTINGS,
     ATTENTION_TENSORS,
     INPUT_DTYPES,
+    NEWER,
+    NEWER_SETTINGS,
+    NEWER_TENSORS,
     OPTIONAL_TENSORS,
     TENSORS,
     layout_of,
@@ -59,6 +62,9 @@ class Dump:
     #: (queries, q_heads, head_size) after RoPE, of the last tokens, and (queries, q_heads, head_size_v)
     query: NDArray[Any] | None = None
     output: NDArray[Any] | None = None
+    #: (queries, q_heads): the log of each row's sum of exponentials, sink included; (q_heads): a sink logit each
+    lse: NDArray[Any] | None = None
+    sinks: NDArray[Any] | None = None
     #: what of ATTENTION_SETTINGS is known
     attention: Mapping[str, str] = field(default_factory=dict)
 
@@ -91,13 +97,16 @@ class Dump:
             _check_shapes(tensors)
             dump = _assemble(tensors, layout_of(metadata, tensors), _by_name(metadata), metadata["producer"])
             there = [name for name in ATTENTION_TENSORS if name in tensors]
+            extra = {name: tensors[name] for name in NEWER_TENSORS if name in tensors}
+            if not there and extra:
+                raise InputError(f"holds {next(iter(extra))} without query and output; it belongs to them")
             if not there:
                 return dump
             if len(there) == 1:
                 both = " and ".join(ATTENTION_TENSORS)
                 raise InputError(f"holds {there[0]} alone; attention is judged by {both}: save both or neither")
             settings = {name: metadata[name] for name in ATTENTION_SETTINGS if name in metadata}
-            return dump._attending(tensors["query"], tensors["output"], settings)  # noqa: SLF001 of its own class
+            return dump._attending(tensors["query"], tensors["output"], settings, **extra)  # noqa: SLF001 its own class
         except InputError as error:
             raise InputError(f"{one_line(path)}: {error}") from error
 
@@ -127,32 +136,55 @@ class Dump:
         _check_shapes(tensors)
         return _assemble(tensors, layout, recipe, producer)
 
-    def attending(self, query: ArrayLike, output: ArrayLike, **settings: object) -> Dump:
+    def attending(
+        self,
+        query: ArrayLike,
+        output: ArrayLike,
+        *,
+        lse: ArrayLike | None = None,
+        sinks: ArrayLike | None = None,
+        **settings: object,
+    ) -> Dump:
         """The same dump with a kernel's attention: `check` then judges `output` as well, by what the pages hold.
 
-        query: (queries, q_heads, head_size) after RoPE, of the last tokens; output: (queries, q_heads, head_size_v);
-        float32, float16 or bfloat16. settings: softmax_scale (default 1 / sqrt(head_size)), window (sliding), and the
-        kernel's accumulate (default float32) and operands (default the query's dtype). Raises InputError.
+        query: (queries, q_heads, head_size) after RoPE, of the last tokens, float32, float16 or bfloat16; output:
+        (queries, q_heads, head_size_v), or in an FP8 format. lse: (queries, q_heads), the log of each row's sum of
+        exponentials, sink included. sinks: (q_heads,), a logit that takes probability and gives no value. settings:
+        softmax_scale (default 1 / sqrt(head_size)), window (sliding), the kernel's accumulate (default float32),
+        operands (default the query's dtype) and probabilities (default operands), output_scale (what FP8 codes are
+        multiplied by, default 1), lse_base (e or 2, default e), probe ("exact": of an exact probe). Raises InputError.
         """
         for name in settings:
             if name not in ATTENTION_SETTINGS:
                 raise unknown_name("attention setting", name, ATTENTION_SETTINGS)
         arrays = (_native("query", query), _native("output", output))
-        return self._attending(*arrays, {name: str(value) for name, value in settings.items()})
+        given = {"lse": lse, "sinks": sinks}
+        extra = {name: _native(name, array) for name, array in given.items() if array is not None}
+        return self._attending(*arrays, {name: str(value) for name, value in settings.items()}, **extra)
 
-    def _attending(self, query: NDArray[Any], output: NDArray[Any], settings: Mapping[str, str]) -> Dump:
-        check_attention(self.layout, query, output, settings)
-        return replace(self, query=query, output=output, attention=dict(settings))
+    def _attending(
+        self,
+        query: NDArray[Any],
+        output: NDArray[Any],
+        settings: Mapping[str, str],
+        lse: NDArray[Any] | None = None,
+        sinks: NDArray[Any] | None = None,
+    ) -> Dump:
+        check_attention(self.layout, query, output, settings, lse, sinks)
+        return replace(self, query=query, output=output, lse=lse, sinks=sinks, attention=dict(settings))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the dump as one safetensors file. The path holds the whole dump or stays as it was."""
-        names = (*TENSORS, *ATTENTION_TENSORS)
+        names = (*TENSORS, *ATTENTION_TENSORS, *NEWER_TENSORS)
         tensors = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         write(Path(path), tensors, self._metadata())
 
     def _metadata(self) -> dict[str, str]:
         named = self.recipe if self.recipe is None or isinstance(self.recipe, str) else self.recipe.name
-        return metadata_of(self.layout, named, self.producer) | dict(self.attention)
+        fp8 = self.output is not None and self.output.dtype.itemsize == 1
+        newer = fp8 or self.lse is not None or self.sinks is not None or any(map(self.attention.get, NEWER_SETTINGS))
+        version = {"kvformat_dump": NEWER} if newer else {}
+        return metadata_of(self.layout, named, self.producer) | version | dict(self.attention)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,16 +22,21 @@ if TYPE_CHECKING:
     from kvformat.layouts import Layout
 
 VERSION = "1"
+#: that of a dump with what version 1 cannot say: `lse`, `sinks`, an output in FP8, NEWER_SETTINGS
+NEWER = "2"
 #: dtypes of key and value, by the names that messages use
 INPUT_DTYPES = {np.dtype(t).name: np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16)}
 OPTIONAL_TENSORS = ("k_scale", "v_scale")
 TENSORS = ("key", "value", "slot_mapping", "pages", "k_scale", "v_scale")
 #: a kernel's attention: `check` judges `output` by what the pages hold; one without the other is refused
 ATTENTION_TENSORS = ("query", "output")
+#: beside them: the log of the sum of exponentials (queries, q_heads), and a sink logit per query head (q_heads)
+NEWER_TENSORS = ("lse", "sinks")
+NEWER_SETTINGS = ("probabilities", "output_scale", "lse_base", "probe")
 #: how that attention was computed, in the metadata: strings
-ATTENTION_SETTINGS = ("softmax_scale", "window", "accumulate", "operands")
+ATTENTION_SETTINGS = ("softmax_scale", "window", "accumulate", "operands", *NEWER_SETTINGS)
 _FILE_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "U8": np.uint8,
-                "I64": np.int64}  # fmt: skip
+                "I64": np.int64, "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2}  # fmt: skip
 #: of any tensor here; NumPy ends at 64
 _MOST_DIMS = 8
 _SIZES = ("block_size", "num_kv_heads", "head_size", "head_size_v")
@@ -89,7 +94,7 @@ def read(path: Path, needed: tuple[str, ...] = TENSORS[:4]) -> tuple[dict[str, s
         with safe_open(path, framework="np") as file:  # checks that the header is well-formed and covers the file
             metadata = dict(file.metadata() or {})
             _check_version(metadata)
-            names = [name for name in file.keys() if name in (*TENSORS, *ATTENTION_TENSORS)]  # noqa: SIM118
+            names = [name for name in file.keys() if name in (*TENSORS, *ATTENTION_TENSORS, *NEWER_TENSORS)]  # noqa: SIM118
             views = {name: file.get_slice(name) for name in names}
             kinds = {name: (view.get_dtype(), tuple(view.get_shape())) for name, view in views.items()}
             for name, (_, shape) in kinds.items():
@@ -129,8 +134,8 @@ def _check_version(metadata: Mapping[str, str]) -> None:
     version = metadata.get("kvformat_dump")
     if version is None:
         raise InputError(f"is a safetensors file but no dump: its metadata has no kvformat_dump={VERSION!r}")
-    if version != VERSION:
-        raise InputError(f"is a dump of version {version!r}; this kvformat reads version {VERSION!r}")
+    if version not in (VERSION, NEWER):
+        raise InputError(f"is a dump of version {version!r}; this kvformat reads versions {VERSION!r} and {NEWER!r}")
 
 
 def layout_of(metadata: Mapping[str, str], tensors: Mapping[str, NDArray[Any]]) -> Layout:

@@ -113,7 +113,7 @@ class Report:
     """The verdict on a dump. `str(report)` is what `kvformat check` prints."""
 
     ok: bool
-    #: 0: all bytes hold; 1: a difference was found
+    #: 0: all bytes hold; 1: a difference was found; 2: the bytes hold, but of the attention nothing can be said
     status: int
     recipe: str
     #: the recipe was not declared by the dump but is the one that the layout's engine uses
@@ -158,11 +158,13 @@ class Report:
             side: None if scale is None else f"{scale!s} ({'given' if given[side] is not None else 'computed'})"
             for side, scale in scales.items()
         }
-        ok = mismatches == 0 and (attention is None or not attention.wrong)
+        differs = bool(mismatches or (attention is not None and (attention.wrong or attention.lse_wrong)))
+        undecided = attention is not None and attention.undecided
+        ok = not differs and not undecided
         spec = dump.layout.spec
         return cls(
             ok,
-            int(not ok),
+            1 if differs else 2 if undecided else 0,
             how.name,
             dump.recipe is None,
             spec,
@@ -229,7 +231,7 @@ class Report:
     def _headline(self) -> str:
         what = f"{self.recipe} in {self.layout['name']} {self.layout['order']}"
         if not self.mismatches:
-            verdict = "holds" if self.ok else "BYTES HOLD, ATTENTION DOES NOT"
+            verdict = ("holds", "BYTES HOLD, ATTENTION DOES NOT", "CANNOT TELL, but the bytes hold")[self.status]
             return f"{verdict}: {what}, {self.compared:,} codes and scales equal"
         return f"DIFFERS: {what}, {self.mismatches:,} of {self.compared:,} codes and scales"
 

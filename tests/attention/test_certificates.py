@@ -223,3 +223,23 @@ def test_bounds_of_a_whole_layer_need_nothing_but_its_bytes():
     assert (np.abs(other.output - exact.output) <= output + 1e-12).all()
     assert (kl <= tv * 4).all()
     assert tv.max() < 0.1
+
+
+def test_the_bound_on_kl_is_reached():
+    # a small change of two keys of the same weight: KL = omega^2 / 8 to second order
+    p, omega = np.array([0.5, 0.5]), 0.01
+    q = p * np.exp([omega, 0]) / (p * np.exp([omega, 0])).sum()
+    kl = (p * np.log(p / q)).sum()
+    assert 0.9999 < kl / certify.kl_bound(omega) <= 1
+
+
+def test_the_slack_is_twice_the_roundings_between_an_input_and_its_value():
+    # int8: amax / 127, x / s, c * s: three of 2^-24; a zero, where h is 1/2 and |c| + h too, shows it alone
+    stored = quantize(np.array([[[127.0, 0.0, 0.0, 0.0]]], np.float32), "int8_per_token_head")
+    bound = certify.element_bound(stored)[0, 0, 1]
+    assert bound == pytest.approx(0.5 * (1 + 2 * 3 * 2.0**-24), rel=1e-12)
+
+
+def test_a_float16_number_is_off_by_half_the_smallest_subnormal():
+    stored = quantize(np.full((1, 1, 4), 2.0**-24, np.float16), "none")
+    assert (certify.element_bound(stored) == 2.0**-25).all()

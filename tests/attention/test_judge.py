@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from kvformat import Dump, InputError, PagedCache, check, layout
-from kvformat.attention.judge import ACCUMULATORS
+from kvformat.attention.definition import attend
+from kvformat.attention.wrong import CAUGHT, WRONG
+from kvformat.dump.attention import ACCUMULATORS
 from kvformat.modes import MODES
 
 TOKENS, HEADS, GROUP, DIMS = 70, 2, 3, 64
@@ -91,7 +93,7 @@ def test_float16_tiles_that_lose_a_key_or_the_query_are_within_the_bound(key_siz
     query = np.full_like(query, query_size)
     out = kernel(query.astype(np.float16), key, value, operands=np.float16).astype(np.float32)
     report = check(dump.attending(query, out, operands="float16"))
-    assert report.ok, str(report)
+    assert (report.attention.wrong, report.mismatches) == (0, 0), str(report)
     assert not check(dump.attending(query, out)).ok
 
 
@@ -127,7 +129,7 @@ def test_a_float16_accumulator_of_small_values_is_right_for_itself(key_size, val
     query = query.astype(np.float16).astype(np.float32)
     out = kernel(query, key, value, accumulate=np.float16, operands=np.float16, splits=splits).astype(np.float32)
     report = check(dump.attending(query, out, accumulate="float16", operands="float16"))
-    assert report.ok, str(report)
+    assert (report.attention.wrong, report.mismatches) == (0, 0), str(report)
 
 
 def test_a_float16_accumulator_that_loses_every_product_is_right_for_itself():
@@ -137,7 +139,7 @@ def test_a_float16_accumulator_that_loses_every_product_is_right_for_itself():
     query, how = np.full_like(query, 2.0**-13), {"accumulate": "float16", "operands": "float16"}
     out = kernel(query, key, value, accumulate=np.float16, operands=np.float16, scale=65504.0).astype(np.float32)
     report = check(dump.attending(query, out, softmax_scale=65504.0, **how))
-    assert report.ok, str(report)
+    assert (report.attention.wrong, report.mismatches) == (0, 0), str(report)
     assert not check(dump.attending(query, out, softmax_scale=65504.0)).ok
 
 
@@ -234,7 +236,7 @@ def test_more_queries_than_tokens_cannot_be_judged():
 
 
 def test_every_accumulator_is_narrower_than_float64():
-    assert all(2.0**-53 < unit < 1 for unit in ACCUMULATORS.values())
+    assert all(2.0**-53 < rounding.unit < 1 for rounding in ACCUMULATORS.values())
 
 
 @pytest.mark.parametrize(
@@ -252,3 +254,179 @@ def test_a_query_without_right_logits_cannot_be_judged(size, softmax_scale, mess
     attending = dump.attending((query * np.float32(size)), output, softmax_scale=softmax_scale)
     with pytest.raises(InputError, match=message):
         check(attending)
+
+
+def right(query, key, value, dtype, **how):
+    """The right output, float64 attention rounded once: what no bound may accuse."""
+    found = attend(query.astype(np.float64), key, value, **how)
+    return found.output.transpose(1, 0, 2).astype(np.float32).astype(dtype), found.lse.T.astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, BFLOAT16])
+@pytest.mark.parametrize("mode", MODES)
+def test_zeros_never_hold(mode, dtype):
+    dump, query, _, _ = dumped(mode, dtype)
+    zeros = np.zeros((*query.shape[:2], DIMS), dtype)
+    assert check(dump.attending(query, zeros)).status in (1, 2)
+    assert check(dump.attending(query, zeros, accumulate="float16")).status in (1, 2)
+    assert check(dump.attending(query, zeros)).status == 1
+
+
+def test_where_zeros_would_pass_the_answer_is_cannot_tell():
+    # a bfloat16 accumulator of 148 roundings leaves nothing of an output near 0
+    dump, query, key, value = dumped()
+    out, _ = right(query, key, value, np.float32)
+    report = check(dump.attending(query, out, accumulate="bfloat16"))
+    assert (report.ok, report.status, report.attention.wrong) == (False, 2, 0)
+    assert str(report).startswith("CANNOT TELL, but the bytes hold")
+    assert report.to_json()["attention"]["would_be"]["zeros"] == "may pass"
+    dump.pages[dump.slot_mapping[0] // 16, dump.slot_mapping[0] % 16 * dump.layout.page_bytes // 16] ^= 1
+    assert check(dump.attending(query, out, accumulate="bfloat16")).status == 1
+
+
+@pytest.mark.parametrize("wrong", [wrong for wrong in WRONG if not wrong.sinks], ids=lambda wrong: wrong.id)
+def test_a_wrong_kernel_of_the_set_is_caught_where_the_report_says_so(wrong):
+    from kvformat.attention.definition import CAUSAL
+    from kvformat.attention.rounding import Kernel, allowed
+    from kvformat.attention.wrong import Work
+
+    dump, query, key, value = dumped("fp8_per_token_head", BFLOAT16)
+    out, _ = right(query, key, value, BFLOAT16)
+    said = check(dump.attending(query, out)).to_json()["attention"]["would_be"][wrong.id]
+    q, kernel = query.astype(np.float64), Kernel.of({}, "bfloat16", "bfloat16")
+    work = Work(q, key, value, DIMS**-0.5, 16, None, allowed(q, key, value, CAUSAL, DIMS**-0.5, kernel))
+    made = wrong.run(work)[0].transpose(1, 0, 2).astype(np.float32).astype(BFLOAT16)
+    assert check(dump.attending(query, made)).status == 1 or said != CAUGHT
+
+
+def test_float32_kernels_are_told_from_all_wrong_ones():
+    dump, query, key, value = dumped()
+    sinks = np.linspace(-1, 2, HEADS * GROUP).astype(np.float32)
+    out, lse = right(query, key, value, np.float32, sinks=sinks)
+    said = check(dump.attending(query, out, lse=lse, sinks=sinks)).to_json()["attention"]["would_be"]
+    assert set(said) == {wrong.id for wrong in WRONG}
+    assert set(said.values()) == {CAUGHT}, said
+
+
+def test_a_sink_logit_takes_its_share():
+    # 8 keys and a sink of 2.0: without `sinks` in the dump the right output is beyond the bound
+    dump, query, key, value = dumped(queries=1)
+    sinks = np.full(HEADS * GROUP, 2.0, np.float32)
+    out, lse = right(query, key, value, np.float32, sinks=sinks)
+    assert check(dump.attending(query, out, sinks=sinks, lse=lse)).ok
+    assert check(dump.attending(query, out)).status == 1
+
+
+@pytest.mark.parametrize("base", ["e", "2"])
+def test_a_log_sum_exp_is_judged(base):
+    dump, query, key, value = dumped()
+    out, lse = right(query, key, value, np.float32)
+    scaled = lse if base == "e" else lse / np.float32(np.log(2))
+    assert check(dump.attending(query, out, lse=scaled, lse_base=base)).ok
+    scaled = scaled.copy()
+    scaled[2, 4] += 1e-3
+    report = check(dump.attending(query, out, lse=scaled, lse_base=base))
+    assert (report.status, report.attention.lse_wrong, report.attention.wrong) == (1, 1, 0)
+    assert (report.attention.lse_first["query"], report.attention.lse_first["head"]) == (2, 4)
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+@pytest.mark.parametrize("scale", [1.0, 0.01])
+def test_an_output_in_fp8_is_judged(name, scale, tmp_path):
+    dump, query, key, value = dumped("fp8_per_token_head", BFLOAT16)
+    out, _ = right(query, key, value, np.float32)
+    codes = (out / np.float32(scale)).astype(getattr(ml_dtypes, name))
+    made = dump.attending(query, codes, output_scale=scale)
+    assert check(made).status in (0, 2)
+    assert check(made).attention.wrong == 0
+    made.save(tmp_path / "a.safetensors")
+    back = Dump.load(tmp_path / "a.safetensors")
+    assert back.output.dtype == codes.dtype
+    assert check(back).to_json() == check(made).to_json()
+    assert check(dump.attending(query, -codes, output_scale=scale)).status == 1
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2", "bfloat16"])
+def test_narrow_probabilities_are_right_for_themselves(name):
+    dump, query, key, value = dumped()
+    p_format = getattr(ml_dtypes, name)
+    logits = attend(query.astype(np.float64), key, value).logits
+    weights = np.exp(logits - logits.max(axis=2, keepdims=True))
+    stored = weights.astype(np.float32).astype(p_format).astype(np.float64)
+    v = np.repeat(value, GROUP, axis=1).transpose(1, 0, 2)
+    out = (stored @ v / weights.sum(axis=2, keepdims=True)).transpose(1, 0, 2).astype(np.float32)
+    assert check(dump.attending(query, out, probabilities=name)).attention.wrong == 0
+    assert check(dump.attending(query, out)).status == 1
+
+
+@pytest.mark.parametrize("accumulate", ["float16", "fp8_tensor_core_sm90"])
+def test_any_number_of_keys_is_judged(accumulate):
+    # 2 n u of float16 passes 1/3 at 338 keys: the bound grows, and says so itself
+    rng = np.random.default_rng(1)
+    made = layout("vllm-0.33", mode="none", block_size=16, num_kv_heads=1, head_size=8)
+    x = rng.normal(size=(1504, 1, 8)).astype(BFLOAT16)
+    cache = PagedCache(made, 94)
+    cache.write(x, x, np.arange(1504))
+    dump = Dump.from_arrays(x, x, cache.pages, np.arange(1504), layout=made, recipe="golden/none")
+    query = rng.normal(size=(1, 1, 8)).astype(np.float16)
+    out, _ = right(query, x.astype(np.float64), x.astype(np.float64), np.float16)
+    report = check(dump.attending(query, out, accumulate=accumulate))
+    assert report.attention.wrong == 0
+    assert report.status in (0, 2)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("planted", "others", "output", "status"),
+    [
+        (np.inf, 1.0, np.inf, 0),
+        (-np.inf, 1.0, -np.inf, 0),
+        (np.nan, 1.0, np.nan, 0),
+        (np.inf, -np.inf, np.nan, 0),
+        (np.inf, 1.0, -np.inf, 1),
+        (np.inf, 1.0, 1.0, 1),
+        (np.nan, 1.0, 1.0, 1),
+    ],
+)
+def test_a_v_that_is_not_finite_is_judged_as_ieee_has_it(planted, others, output, status):
+    dump, query, key, value = dumped("none")
+    v = dump.value.copy()
+    v[3, :, 7] = planted
+    v[4, :, 7] = others
+    dump, query, key, value = dumped("none", pair=(dump.key, v))
+    finite = np.where(np.isfinite(value), value, 0)
+    out, _ = right(query, key, finite, np.float32)
+    out[:, :, 7] = output
+    assert check(dump.attending(query, out)).status == status
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_k_that_is_not_finite_makes_the_rows_that_see_it_nan():
+    dump, query, key, value = dumped("none", queries=1)
+    k = dump.key.copy()
+    k[3, 0, 5] = np.nan
+    dump, query, key, value = dumped("none", queries=1, pair=(k, dump.value))
+    out, _ = right(query, np.nan_to_num(key), value, np.float32)
+    assert check(dump.attending(query, out)).status == 1
+    out[:, :GROUP] = np.nan
+    assert check(dump.attending(query, out)).status == 0
+
+
+def test_an_output_of_half_a_float16_subnormal_is_within_the_bound():
+    value = np.full((TOKENS, HEADS, DIMS), 1.4 * 2.0**-24)
+    dump, query, _, _ = dumped("none", pair=(np.zeros_like(value), value))
+    out = np.full((len(query), HEADS * GROUP, DIMS), 2.0**-24, np.float16)
+    report = check(dump.attending(query, out))
+    assert report.attention.wrong == 0, str(report)
+
+
+def test_only_a_dump_that_needs_it_has_the_newer_version(tmp_path):
+    from safetensors import safe_open
+
+    dump, query, key, value = dumped()
+    out, lse = right(query, key, value, np.float32)
+    for made, version in ((dump.attending(query, out), "1"), (dump.attending(query, out, lse=lse), "2")):
+        made.save(tmp_path / "a.safetensors")
+        with safe_open(tmp_path / "a.safetensors", "np") as file:
+            assert file.metadata()["kvformat_dump"] == version
+        assert check(Dump.load(tmp_path / "a.safetensors")).ok

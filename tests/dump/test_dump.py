@@ -290,7 +290,7 @@ def test_sizes_are_positive_decimal_integers(tmp_path, text):
 
 BAD_METADATA = {
     "no dump": ({"kvformat_dump": None}, "no dump: its metadata has no kvformat_dump"),
-    "a later version": ({"kvformat_dump": "2"}, "version '2'; this kvformat reads version '1'"),
+    "a later version": ({"kvformat_dump": "3"}, "version '3'; this kvformat reads versions '1' and '2'"),
     "unknown mode": ({"mode": "int8_per_token"}, "unknown mode 'int8_per_token'; did you mean int8_per_token_head"),
     "unknown layout": ({"layout": "vllm-0.3"}, "unknown layout 'vllm-0.3'; did you mean vllm-0.33"),
     "unknown order": ({"order": "NDH"}, "unknown order 'NDH'"),
