@@ -51,6 +51,7 @@ _TASKS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("Glossary", "glossary.md"),
         ("Faults", "faults.md"),
         ("Rules of lint", "lint.md"),
+        ("Judging attention", "attention.md"),
         ("vLLM's --kv-cache-dtype", "cache_dtypes.md"),
         ("Element formats", "elements/"),
         ("Recipes", "recipes/"),

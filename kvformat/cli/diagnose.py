@@ -22,6 +22,9 @@ def diagnose(
     probe: Annotated[
         bool, typer.Option("--probe", help="Write a probe: a dump whose pages your kernel fills.")
     ] = False,
+    attention: Annotated[
+        bool, typer.Option("--attention", help="With --probe: pages and queries whose right output is known exactly.")
+    ] = False,
     output: Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Where the probe goes.")] = None,
     mode: Annotated[str | None, typer.Option(help="Mode of the probe.", autocompletion=complete.modes)] = None,
     layout: Annotated[str, typer.Option(help="Layout of the probe.", autocompletion=complete.layouts)] = "vllm-0.33",
@@ -31,15 +34,22 @@ def diagnose(
     head_size: Annotated[int, typer.Option(help="Dims per head.")] = 64,
     v_scales: Annotated[str | None, typer.Option(help="nvfp4: swizzled or linear.")] = None,
     dtype: Annotated[str, typer.Option(help="Of K and V: bfloat16, float16 or float32.")] = "bfloat16",
+    group: Annotated[int, typer.Option(help="With --attention: query heads to a KV head.")] = 4,
+    sinks: Annotated[bool, typer.Option("--sinks", help="With --attention: a sink logit for each query head.")] = False,
+    accumulate: Annotated[str, typer.Option(help="With --attention: float16 has one-hot rows alone.")] = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
     """Name the recipe, layout and faults that left a dump's bytes. Status 1: not (only) what the dump declares.
 
     With --probe --mode M -o FILE: write K and V on which as many faults as possible leave different bytes. Run them
-    through the kernel, put what it wrote in place of `pages`, and diagnose the file.
+    through the kernel, put what it wrote in place of `pages`, and diagnose the file. With --attention as well: pages
+    that are written and queries whose right output is known bit for bit; put the kernel's in place of `output`, and
+    check the file.
     """
     if layout_file:
         load_layout(layout_file)
+    if attention and not probe:
+        raise InputError("--attention is for a probe: --probe --attention --mode MODE -o FILE")
     if not probe:
         if dump is None:
             raise InputError("name a dump, or write a probe with --probe --mode MODE -o FILE")
@@ -50,6 +60,24 @@ def diagnose(
         raise InputError("a probe is written with --probe --mode MODE -o FILE, without a dump")
     if recipe is not None:
         raise InputError("--recipe is for a dump; a probe is the same for every recipe of its mode")
+    if attention:
+        from kvformat.attention.probes import attention_probe
+
+        asked = attention_probe(
+            mode, name=layout, order=order, block_size=block_size, num_kv_heads=num_kv_heads, head_size=head_size,
+            group=group, v_scales=v_scales, dtype=dtype, accumulate=accumulate, sinks=sinks,
+        )  # fmt: skip
+        asked.save(output)
+        if as_json:
+            return print_json(
+                {"probe": output, "mode": mode, "tokens": asked.tokens, "query_heads": num_kv_heads * group}
+            )
+        say(
+            f"{printable(output)}: {asked.tokens} tokens in pages of {mode} and a query for each, causal, "
+            f"{num_kv_heads * group} query heads; run your kernel on them, put its output in place of `output` "
+            "(NaN now), and check the file. With probabilities in FP8 a K scale that is 1 % off is invisible"
+        )
+        return HOLDS
     from kvformat.diagnose.probe import probe as make
 
     made = make(
