@@ -234,6 +234,15 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
+        "top-binade",
+        "arithmetic",
+        "all of the top binade becomes the largest value",
+        "the exponent field of Inf in other formats is taken for an overflow, but e4m3fn has numbers there",
+        "sgl-project/sglang#40581; tile-ai/tilelang-metax#140",
+        FP8,
+        (_last("256 and above to 448", "{c} = select(le(256, abs({c})), copysign({max}, {c}), {c})", FP8),),
+    ),
+    Fault(
         "nan-to-max",
         "arithmetic",
         "a NaN becomes the largest code",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvformat.cache import covering
 from kvformat.diagnose.edits import edited
-from kvformat.diagnose.fault import Variant
+from kvformat.diagnose.fault import RIGHT, Source, Variant
 from kvformat.diagnose.remaps import Frame, in_mode_none, laid, right_places
 from kvformat.diagnose.rows import BINARY, Rows, binary_shape
 from kvformat.diagnose.scopes import OUTER_SCOPES, SCOPES, Scene
@@ -18,6 +19,7 @@ from kvformat.diagnose.values import expression, moved, parsed, spread, where
 from kvformat.dump.dump import Dump
 from kvformat.elements.formats import element
 from kvformat.elements.packing import unpack_nibbles
+from kvformat.layouts import Segment
 from kvformat.recipes.admissible import trial_error
 from kvformat.recipes.intervals import (
     Interval,
@@ -33,31 +35,51 @@ from kvformat.recipes.intervals import (
     written,
 )
 from kvformat.recipes.program import Level, Recipe
+from kvformat.recipes.rows import prepared
 from kvformat.verify.identify import SIDES, Side, as_given, extremes, extremes_of_heads
 
 Array = NDArray[Any]
 Mask = NDArray[np.bool_]
 Known = dict[str, Value]
 
-RIGHT = Variant("")
 #: bytes of pages up to which unquantized ones are tried
 _PAINTED = 1 << 26
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What of each token is made: some dims of a head, of the K and V that lie where they should, or elsewhere."""
+
+    start: int = 0
+    stop: int | None = None
+    source: Source = field(default_factory=Source)
 
 
 class Bench:
     """A dump's tokens, widened, with what their per-tensor scales are made of."""
 
-    def __init__(self, dump: Dump, declared: Recipe, tokens: NDArray[np.int64]) -> None:
+    def __init__(self, dump: Dump, declared: Recipe, tokens: NDArray[np.int64], piece: Piece | None = None) -> None:
         self.dump = dump
         self.declared = declared
         self.tokens = tokens
+        self.piece = piece or Piece()
         self._x: dict[tuple[Side, int | None], tuple[Array, Mask | None]] = {}
         self._extremes: dict[tuple[Side, bool], Array] = {}
         self._heads: dict[Side, Array] = {}
+        self._of: dict[Piece, Bench] = {}
 
     def on(self, tokens: NDArray[np.int64]) -> Bench:
         """The same dump's other tokens; what was found out about all of them is kept."""
-        other = Bench(self.dump, self.declared, tokens)
+        return self._like(tokens, self.piece)
+
+    def of(self, piece: Piece) -> Bench:
+        """The same tokens, of each head some dims only, or made of the K and V of another place."""
+        if piece not in self._of:
+            self._of[piece] = self._like(self.tokens, piece)
+        return self._of[piece]
+
+    def _like(self, tokens: NDArray[np.int64], piece: Piece) -> Bench:
+        other = Bench(self.dump, self.declared, tokens, piece)
         other._extremes, other._heads = self._extremes, self._heads
         return other
 
@@ -65,15 +87,17 @@ class Bench:
         """The tokens `step` further, float32 (tokens, heads, dims), and which of them exist; None: the first token."""
         key = side, step
         if key not in self._x:
-            if step is None:
-                first = self.dump.rows(side, 0, 1).astype(np.float32)
-                self._x[key] = np.broadcast_to(first, (len(self.tokens), *first.shape[1:])), None
-            else:
-                wanted = self.tokens + step
-                exist = (wanted >= 0) & (wanted < self.dump.tokens)
-                source = self.dump.key if side == "k" else self.dump.value
-                rows = np.ascontiguousarray(source[np.where(exist, wanted, 0)]).astype(np.float32)
-                self._x[key] = rows, None if exist.all() else exist
+            at = self.piece.source
+            wanted = np.zeros_like(self.tokens) if step is None else self.tokens + (step + at.tokens)
+            exist = (wanted >= 0) & (wanted < self.dump.tokens)
+            held = self.dump.key if (side == "k") != at.other_side else self.dump.value
+            rows = held[np.where(exist, wanted, 0)]
+            if at.heads:
+                rows = rows[:, at.heads_of(rows.shape[1])]
+            rows = np.ascontiguousarray(rows[..., self.piece.start : self.piece.stop]).astype(np.float32)
+            if self.declared.prepare:
+                rows = prepared(self.declared.prepare, rows).astype(np.float32)
+            self._x[key] = rows, None if exist.all() else exist
         return self._x[key]
 
     def extremes(self, side: Side, *, written: bool = False) -> Array:
@@ -90,15 +114,49 @@ class Bench:
 
     # --- one side by one variant --------------------------------------------------------------------------------
 
-    def rows(
+    def pieces(
         self, side: Side, recipe: Recipe, variant: Variant = RIGHT, fitted: np.float32 | None = None
+    ) -> list[tuple[Segment, Rows]] | None:
+        """What a writer makes of the tokens, by the recipes along a head; None where the variant does not apply.
+
+        A variant is one of the page's recipe: dims that have a recipe of their own are made as that says, of the K and
+        V that the variant takes.
+        """
+        made = []
+        for segment in self.dump.layout.segments(side):
+            bench = self.of(Piece(segment.dims.start, segment.dims.stop, variant.source))
+            if variant.source.other_side and not self._sides_alike:
+                return None
+            how, _ = covering(segment, recipe, None)
+            plain = bool(segment.recipe)
+            rows = bench.rows(
+                side, how.for_input(self.dump.key.dtype.name) if plain else how, RIGHT if plain else variant,
+                None if plain else fitted, segment.codes[0].dtype,
+            )  # fmt: skip
+            if rows is None:
+                return None
+            made.append((segment, rows))
+        return made
+
+    @property
+    def _sides_alike(self) -> bool:
+        layout = self.dump.layout
+        return len(layout.sides) == len(SIDES) and layout.head_size == layout.head_size_v
+
+    def rows(
+        self, side: Side, recipe: Recipe, variant: Variant = RIGHT, fitted: np.float32 | None = None, dtype: str = ""
     ) -> Rows | None:
-        """What a writer makes of the tokens; None where the variant does not apply to the recipe."""
+        """What a writer makes of the tokens; None where the variant does not apply to the recipe.
+
+        dtype: of the values, where the recipe stores those.
+        """
+        if variant.source.departs and not self.piece.source.departs:
+            return self.of(replace(self.piece, source=variant.source)).rows(side, recipe, variant, fitted, dtype)
         how = edited(recipe, variant.edit)
         if variant.unquantized:
-            return self._unquantized(side, recipe, variant.unquantized)
+            return self._unquantized(side, recipe, variant.unquantized) if self.dump.layout.uniform else None
         if recipe.element is None:
-            return self._values(side, variant)
+            return self._values(side, variant, dtype or self.dump.layout.dtype or "bfloat16")
         if how is None:
             return None
         made = self._run(side, how, variant, fitted, bounds=False)
@@ -120,15 +178,17 @@ class Bench:
 
     def allowed(
         self, side: Side, recipe: Recipe, variant: Variant, found: Array, scales: Array
-    ) -> tuple[Mask, Mask] | None:
+    ) -> tuple[Mask, Mask, int] | None:
         """Where found scales (tokens, heads, columns), as stored, and codes may be a recipe's with approximate words.
 
-        Two masks of the shapes of `scales` and `found`. A code is judged with the scale that was found.
+        Two masks of the shapes of `scales` and `found`, and how many scales and codes have several values to choose
+        from. A code is judged with the scale that was found.
         """
         how = edited(recipe, variant.edit)
         if how is None or how.element is None:
             return None
         masks = []
+        several = 0
         for settled in how.tried():
             made = self._run(side, settled, variant, None, bounds=True, found=scales)
             if made is None:
@@ -139,7 +199,9 @@ class Bench:
             if how.inner is not None and variant.stored != "?":
                 scale = _scale_inside(scales, stored, how.inner)
             masks.append((scale, good))
-        return np.any([scale for scale, _ in masks], axis=0), np.any([code for _, code in masks], axis=0)
+            ranges = (codes,) if stored is None else (codes, stored)
+            several = max(several, sum(int(np.count_nonzero(each.low != each.high)) for each in ranges))
+        return np.any([scale for scale, _ in masks], axis=0), np.any([code for _, code in masks], axis=0), several
 
     def _run(
         self,
@@ -244,8 +306,10 @@ class Bench:
             return None if scales is None else (scales, self.x(side, step)[1])
         if borrow.axis == "side":
             other = SIDES[1 - SIDES.index(side)]
+            if not self._sides_alike:
+                return None
             theirs = self._outer(other, how, RIGHT, None)
-            if theirs is None or self.x(side)[0].shape != self.x(other)[0].shape:
+            if theirs is None:
                 return None
             scales = self._scales(other, how, theirs, variant, 0, bounds=bounds)
             return None if scales is None else (scales, None)
@@ -257,6 +321,8 @@ class Bench:
         known: Known = {}
         other = SIDES[1 - SIDES.index(side)]
         borrows = variant.tensor == "other"
+        if borrows and other not in self.dump.layout.sides:
+            return None
         given = {"k": self.dump.k_scale, "v": self.dump.v_scale}[other if borrows else side]
         for level in how.outer:
             scale = as_given(how, self.declared, given)
@@ -265,7 +331,7 @@ class Bench:
             else:
                 elements = self.extremes(other if borrows else side)
                 if variant.scope == "both tensors":
-                    elements = np.concatenate([self.extremes(each) for each in SIDES])
+                    elements = np.concatenate([self.extremes(each) for each in self.dump.layout.sides])
                 if variant.scope == "written tokens":
                     elements = self.extremes(side, written=True)
                 value = run(level.program, known, elements.reshape(1, 1, -1), bounds=False)[level.name]
@@ -314,11 +380,11 @@ class Bench:
     def _frame(self) -> Frame:
         return Frame(self.dump.layout, self.dump.slot_mapping[self.tokens], len(self.dump.pages))
 
-    def _values(self, side: Side, variant: Variant) -> Rows | None:
+    def _values(self, side: Side, variant: Variant, name: str) -> Rows | None:
         """Mode none: the values in the dtype of the layout, after the variant's `then` has been at them."""
-        edit, name = variant.edit, self.dump.layout.dtype or "bfloat16"
+        edit = variant.edit
         x, known = self.x(side)
-        if variant != RIGHT and not (edit.then or edit.element):
+        if variant != RIGHT and not (edit.then or edit.element or variant.source.departs):
             return None
         stored = edit.element or name
         if np.dtype(BINARY[stored]).itemsize != np.dtype(BINARY[name]).itemsize:

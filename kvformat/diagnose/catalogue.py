@@ -4,24 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from kvformat.diagnose import arithmetic, geometric, scales
+from kvformat.diagnose import arithmetic, content, geometric, scales
 from kvformat.diagnose.fault import Fault, Kind, Variant, table
 from kvformat.elements.formats import element
+from kvformat.modes import MODES
+from kvformat.modes import mode as find_mode
 from kvformat.recipes.catalogue import names
 from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.recipes.difference import comparable
 from kvformat.recipes.program import Recipe
 
 #: in the order in which they are tried: of two that explain the same bytes, the first is named first
-FAULTS: Mapping[str, Fault] = table((*arithmetic.FAULTS, *scales.FAULTS, *geometric.FAULTS))
+FAULTS: Mapping[str, Fault] = table((*content.FAULTS, *arithmetic.FAULTS, *scales.FAULTS, *geometric.FAULTS))
 
 
 def variants(mode: str, *kinds: Kind) -> Iterator[tuple[Fault, Variant]]:
     """Every variant of every fault of these kinds that can occur in a mode."""
     for fault in FAULTS.values():
         if fault.kind in kinds:
-            for variant in fault.variants_in(mode):
+            for variant in dict.fromkeys(each for name in kin(mode) for each in fault.variants_in(name)):
                 yield fault, variant
+
+
+def kin(name: str) -> tuple[str, ...]:
+    """The modes whose faults can occur in a mode: those with the same kinds of codes, and of scales in the page."""
+    if name in MODES:
+        return (name,)
+    kind = find_mode(name)
+    codes = {"int8": "int8_per_token_head", "int4": "int8_per_token_head", "e2m1fn": "nvfp4"}
+    of_codes = codes.get(kind.element or "", "fp8_per_token_head" if kind.page_scale else "fp8_per_tensor")
+    packed = kind.element is not None and element(kind.element).bits == 4
+    blocks = kind.page_scale not in (None, "float32")
+    return tuple(dict.fromkeys((of_codes, *(("nvfp4",) if packed or blocks else ()))))
 
 
 def rivals(declared: Recipe, dtype: str) -> Iterator[Recipe]:

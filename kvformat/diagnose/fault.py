@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvformat.diagnose.edits import Edit
 from kvformat.diagnose.remaps import Remap
 
-Kind = Literal["arithmetic", "scale", "layout"]
+Kind = Literal["content", "arithmetic", "scale", "layout"]
 
 #: the modes that store codes, those that store their scales in the page, and all of them
 FP8 = ("fp8_per_tensor", "fp8_per_token_head")
@@ -32,6 +35,39 @@ class Borrow:
     axis: Literal["token", "head", "block", "side"]
     step: int
     stage: Literal["stored", "used", "both"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Whose K or V a writer takes: those of another token, head or side, in place of the right ones."""
+
+    tokens: int = 0
+    #: "": the right one; "next", "before"; "first half": that of a rank which holds the first half of the heads;
+    #: "halves": the halves exchanged; "reversed"; "neighbour": heads 2i and 2i + 1 exchanged; "first"
+    heads: str = ""
+    other_side: bool = False
+
+    @property
+    def departs(self) -> bool:
+        """Not the right place."""
+        return self != Source()
+
+    def heads_of(self, count: int) -> NDArray[np.int64]:
+        """By head, the head whose numbers it gets."""
+        heads = np.arange(count)
+        half = max(count // 2, 1)
+        places = {
+            "next": (heads + 1) % count,
+            "before": (heads - 1) % count,
+            "first": heads * 0,
+            "neighbour": np.minimum(heads ^ 1, count - 1),
+            "halves": (heads + half) % count,
+            "first half": heads % half,
+            "repeated": heads // 2,
+            "reversed": heads[::-1],
+        }
+        chosen: NDArray[np.int64] = places[self.heads]
+        return chosen
 
 
 @dataclass(frozen=True)
@@ -57,6 +93,12 @@ class Variant:
     unquantized: str = ""
     #: where the writer puts things
     remap: Remap | None = None
+    #: whose K and V are stored
+    source: Source = field(default_factory=Source)
+    #: nothing was stored: "constant": every byte is one and the same; "before": what the pages held before
+    unwritten: Literal["", "constant", "before"] = ""
+    #: the value of each byte where nothing was stored
+    fill: int = 0
     #: the modes of the fault in which this variant occurs, all of them if empty
     modes: tuple[str, ...] = ()
     #: why no input tells it from a right writer, where that is so
@@ -83,6 +125,10 @@ class Fault:
         if mode not in self.modes:
             return ()
         return tuple(each for each in self.variants if not each.modes or mode in each.modes)
+
+
+#: no fault
+RIGHT = Variant("")
 
 
 def table(faults: Iterable[Fault]) -> Mapping[str, Fault]:

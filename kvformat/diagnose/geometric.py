@@ -41,6 +41,7 @@ FAULTS: tuple[Fault, ...] = (
             Variant("element 0 in the high nibble", remap=Packed("high first")),
             Variant("elements i and i + head_dim / 2 in a byte", remap=Packed("halves")),
             Variant("elements i + head_dim / 2 and i in a byte", remap=Packed("halves, high first")),
+            Variant("the high nibble saturates at 7 when it is shifted", remap=Packed("saturated")),
         ),
     ),
     Fault(

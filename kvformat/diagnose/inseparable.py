@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from kvformat.diagnose.bench import RIGHT, Bench
+from kvformat.diagnose.bench import Bench
 from kvformat.diagnose.catalogue import variants
 from kvformat.diagnose.diagnosis import Inseparable
 from kvformat.diagnose.edits import edited
-from kvformat.diagnose.fault import Variant
+from kvformat.diagnose.fault import RIGHT, Variant
 from kvformat.recipes.normal import normal
 from kvformat.recipes.program import Recipe
 from kvformat.verify.identify import SIDES

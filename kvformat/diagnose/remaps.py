@@ -20,7 +20,7 @@ from kvformat.layouts.swizzle import SWIZZLES, Term
 Addresses = NDArray[np.int64]
 Part = tuple[Side, Literal["code", "scale"]]
 #: how two 4-bit codes share a byte
-Packing = Literal["low first", "high first", "halves", "halves, high first"]
+Packing = Literal["low first", "high first", "halves", "halves, high first", "saturated"]
 
 SIDES: tuple[Side, ...] = ("k", "v")
 _OTHER = {"NHD": "HND", "HND": "NHD"}
@@ -174,6 +174,8 @@ class KThenV:
         """See Remap."""
         layout = frame.layout
         sections = tuple(replace(each, per="page") for each in _entry(layout)[1].sections)
+        if layout.sides != SIDES:
+            return None
         halves = _relaid(layout, sections) or layout
         block, slot = np.divmod(frame.slots, layout.block_size)
         at: dict[Part, Addresses] = {}

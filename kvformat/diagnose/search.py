@@ -1,41 +1,53 @@
-"""`diagnose`: tries every recipe, layout and fault on the bytes of a dump, and orders them by what they explain."""
+"""`diagnose`: tries every recipe, layout and fault on the bytes of a dump, and orders them by their bits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvformat.cache import check_fits
 from kvformat.diagnose import sample
-from kvformat.diagnose.bench import Bench
+from kvformat.diagnose.bench import Bench, Piece
+from kvformat.diagnose.canvas import Canvas, Strip, commonest
 from kvformat.diagnose.catalogue import rivals, variants
-from kvformat.diagnose.confirm import Counts, confirm, counted
-from kvformat.diagnose.diagnosis import Diagnosis, Explanation
+from kvformat.diagnose.diagnosis import Diagnosis
+from kvformat.diagnose.fault import Fault, Variant
+from kvformat.diagnose.fitting import fit
+from kvformat.diagnose.hypothesis import (
+    Geometry,
+    Hypothesis,
+    Kinds,
+    Scene,
+    Verdict,
+    Writer,
+    judged,
+    with_geometries,
+    with_writers,
+)
 from kvformat.diagnose.inseparable import inseparable
-from kvformat.diagnose.judge import Candidate, Judge, Verdict, most_open
+from kvformat.diagnose.length import MARGIN
 from kvformat.diagnose.probe import PRODUCER
-from kvformat.diagnose.remaps import SIDES, Frame
-from kvformat.diagnose.sheet import Arithmetic, Choice, Sheet, geometries
+from kvformat.diagnose.remaps import OtherLayout
+from kvformat.diagnose.scope import Change, gains
+from kvformat.diagnose.telling import told
 from kvformat.dump.dump import Dump
 from kvformat.errors import InputError
-from kvformat.recipes.admissible import is_approximate
+from kvformat.layouts import LAYOUTS
 from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.recipes.program import Recipe, needs_one_scale
 from kvformat.verify.identify import Side
 
-#: explanations that a diagnosis lists, and hypotheses that are looked at closely for them
-_LISTED = 5
-_CLOSE = 96
+#: hypotheses of each kind that are looked at byte by byte: the ones that leave least over
+_CLOSE = 24
 #: hypotheses with approximate instructions whose bounds are worked out: some 20 ms each
-_BOUNDED = 16
-#: recipes besides the declared one whose faults are tried where nothing else explains the bytes
+_BOUNDED = 8
+#: recipes and geometries besides the declared ones whose pairs with faults are tried where something is left over
 _FURTHER = 3
-#: explanations that are confirmed on all of a large dump, besides the declared one
-_CONFIRMED = 2
-
-Group = list[Verdict]
+#: bits that a byte costs which is not explained, about: what orders hypotheses before they are looked at
+_PER_BYTE = 9.0
 
 
 def diagnose(
@@ -43,19 +55,16 @@ def diagnose(
 ) -> Diagnosis:
     """Name the recipe, the layout and the faults that reproduce the bytes of a dump.
 
-    Every recipe of the catalogue and every fault of `FAULTS`, alone and one of arithmetic with one of layout, is
-    compared with the bytes of the dump's tokens; of a large dump with a sample that has its differences in it, and the
-    best ones then with all of it. Of a dump made of a probe it also says what these K and V cannot tell apart.
+    Every hypothesis describes the same bytes, whole pages. It costs the bits that it takes to name it among all that
+    are tried, and to say every byte that it has wrong or says nothing of. What the dump declares is named where it is
+    complete; another name needs 20 bits less. Of a large dump a sample that has its differences in it is tried, and the
+    best hypotheses then on all of it. Of a dump made of a probe it also says what these K and V cannot tell apart.
 
     recipe: what the dump is taken to declare, whatever it says. progress: called with (tokens done, tokens in all).
     Raises InputError where the dump cannot be judged: no token has a slot, or its recipe cannot take its K and V.
     """
     if recipe is not None:
         dump = dump.declaring(recipe)
-    if not dump.layout.uniform:
-        raise InputError(
-            f"layout {dump.layout.name} does not store K and V in one format each; check judges it, diagnose cannot"
-        )
     declared = find_recipe(dump.layout.recipe if dump.recipe is None else dump.recipe).for_input(dump.key.dtype.name)
     slots = np.flatnonzero(dump.slot_mapping >= 0)
     if not len(slots):
@@ -63,171 +72,333 @@ def diagnose(
             "no token of the dump has a slot (all of slot_mapping is negative), so there is nothing to judge"
         )
     needs_one_scale(declared, "diagnose")
-    if declared.prepare:
-        raise InputError(f"recipe {declared.name} transforms whole rows first; check judges it, diagnose cannot")
     shared = [level.granularity.name for level in declared.outer]
     if shared not in ([], ["per_tensor"]):
         raise InputError(
             f"recipe {declared.name} has scales {', '.join(shared)} beside the pages; a dump has one scale per tensor"
         )
-    tokens = sample.chosen(dump, declared, slots, progress)
-    search = _Search(dump, declared, tokens)
-    groups = _grouped(search.run(), search.own())
-    listed = _listed(groups, search.own(), _LISTED if len(tokens) == len(slots) else _CONFIRMED)
-    if len(tokens) == len(slots):
-        counts = counted([group[0] for group in listed])
-    else:
-        counts = confirm(search.sheet, [group[0] for group in listed], slots, progress)
-        listed, counts = _reordered(listed, counts)
-    explanations = tuple(_explanation(group, each) for group, each in zip(listed, counts, strict=True))
-    own = search.own().hypothesis
-    return Diagnosis(
-        explanations=explanations,
-        declared=own,
-        recipe_assumed=dump.recipe is None,
-        layout=dump.layout.spec,
-        own=next(each for each in explanations if own in each.members),
-        sampled=len(tokens),
-        tokens=len(slots),
-        tried=search.tried,
-        inseparable=inseparable(search.sheet.bench, declared) if dump.producer.startswith(PRODUCER) else (),
-    )
+    check_fits(dump.layout, declared)
+    blocks = sample.blocks(dump, declared, slots, progress)
+    search = _Search(dump, declared, blocks)
+    verdicts = search.run()
+    return told(
+        search.scene, verdicts, search.own, slots, progress,
+        members=search.members, tried=search.tried, raw_bits=search.raw_bits,
+        inseparable=inseparable(search.scene.bench, declared) if dump.producer.startswith(PRODUCER) else (),
+    )  # fmt: skip
 
 
 class _Search:
-    """One dump's tokens, and everything that is tried on them."""
+    """One dump's blocks, and everything that is tried on them."""
 
-    def __init__(self, dump: Dump, declared: Recipe, tokens: NDArray[np.int64]) -> None:
+    def __init__(self, dump: Dump, declared: Recipe, blocks: NDArray[np.int64] | None) -> None:
         self.dump = dump
         self.declared = declared
-        bench = Bench(dump, declared, tokens)
-        frame = Frame(dump.layout, dump.slot_mapping[tokens], len(dump.pages))
-        self.sheet = Sheet(bench, geometries(frame, variants(dump.mode, "layout")))
-        self.judge = Judge(self.sheet, dump.layout.order)
-        self.sheet.add(Arithmetic(declared))
-
-    def run(self) -> list[Verdict]:
-        """The best hypotheses looked at closely, the best one first."""
-        for fault, variant in variants(self.dump.mode, "arithmetic", "scale"):
-            self.sheet.add(Arithmetic(self.declared, fault, variant, 1))
-        for each in rivals(self.declared, self.dump.key.dtype.name):
-            self.sheet.add(Arithmetic(each, departures=1))
-        best = self._judged()
-        if best[0].distance:
-            for other in self._nearest_recipes():
-                for fault, variant in variants(self.dump.mode, "arithmetic", "scale"):
-                    self.sheet.add(Arithmetic(other, fault, variant, 2))
-            best = self._judged()
-        return best
+        canvas = Canvas(dump, blocks)
+        self.scene = Scene(Bench(dump, declared, canvas.tokens()), canvas)
+        layout, sides = dump.layout, self.scene.sides
+        self.right, self.home = Writer(declared), Geometry(layout.name)
+        self.plain = Hypothesis(
+            tuple((side, self.right) for side in sides), tuple((side, self.home) for side in sides)
+        )  # fmt: skip
+        self.faults = list(variants(dump.mode, "content", "arithmetic", "scale"))
+        self.rivals = list(rivals(declared, dump.key.dtype.name))
+        self.geometries = self._distinct_geometries()
+        tokens = len(self.scene.bench.tokens)
+        self.kinds = Kinds(
+            recipes=len(self.rivals) + 1, variants=len(self.faults), geometries=len(self.geometries) + 1,
+            axes={"token": tokens, "slot": layout.block_size, "block": len(canvas.blocks), "head": layout.num_kv_heads,
+                  "dim": max(layout.head_size, layout.head_size_v)},
+        )  # fmt: skip
+        own = self._verdict(self.plain, bounds=True)
+        assert own is not None
+        self.own = own
+        #: what the declared writer leaves, with what its bounds allow as it is found
+        self.base = self._base()
+        self.tried = 1
+        #: by the strips that they leave, the writers of the sheet
+        self._alike: dict[tuple[int, ...], list[Writer]] = {}
+        self._place: dict[tuple[Side, tuple[bytes, bytes]], int] = {}
+        self.verdicts: list[Verdict] = [own]
 
     @property
-    def tried(self) -> int:
-        """How many hypotheses were compared with the bytes."""
-        return len(self.sheet.arithmetics) * len(self.sheet.geometries)
+    def raw_bits(self) -> float:
+        """What the bytes of the tokens cost without any hypothesis."""
+        return 1 + 8.0 * self.own.total + (self.own.rest_bits - self._wrong_bits)
 
-    def own(self) -> Verdict:
-        """What the dump declares."""
-        return self.judge.verdict(Candidate(dict.fromkeys(SIDES, Choice(0, 0)), 0, 0), bounds=True)
+    @property
+    def _wrong_bits(self) -> float:
+        from kvformat.diagnose import length
 
-    def _nearest_recipes(self) -> list[Recipe]:
-        costs = self.sheet.costs()
-        total = costs["k"].min(axis=1) + costs["v"].min(axis=1)
-        plain = [a for a, each in enumerate(self.sheet.arithmetics) if each.fault is None and a]
-        return [self.sheet.arithmetics[a].recipe for a in sorted(plain, key=lambda a: int(total[a]))[:_FURTHER]]
+        said = int(np.count_nonzero(self.own.image.known))
+        return length.of_exceptions(self.own.wrong, self.scene.canvas.found, said)
 
-    def _judged(self) -> list[Verdict]:
-        bounded = 0
-        verdicts = []
-        for candidate in self._candidates():
-            bounds = self.judge.is_approximate(candidate) and candidate.cost >> 32 > 0 and bounded < _BOUNDED
-            bounded += bounds
-            verdicts.append(self.judge.verdict(candidate, bounds=bounds))
-        return sorted(verdicts, key=lambda each: each.rank)
+    # --- the search ------------------------------------------------------------------------------------------------
 
-    def _candidates(self) -> list[Candidate]:
-        """The hypotheses of the sheet with the least cost, cheapest first; among them some with approximate words."""
-        total, picked = self._totals()
-        arithmetics, places = self.sheet.arithmetics, self.sheet.geometries
-        departures = np.add.outer([each.departures for each in arithmetics], [each.departures for each in places])
-        # of equals the plainest, then the first
-        order = np.lexsort((np.arange(total.size), departures.reshape(-1), total.reshape(-1)))
-        approximate = np.repeat([is_approximate(each.recipe) for each in arithmetics], total.shape[1])
-        found: dict[int, Candidate] = {}
-        for wanted, most in ((order, _CLOSE), (order[approximate[order]], 2 * _BOUNDED)):
-            taken = 0
-            for flat in wanted.tolist():
-                a, g = divmod(flat, total.shape[1])
-                candidate = self._candidate(a, g, picked, int(total[a, g]), int(departures[a, g]))
-                if candidate is not None:
-                    found[flat] = candidate
-                    taken += 1
-                if taken == most:
-                    break
-        return list(found.values())
+    def run(self) -> list[Verdict]:
+        """The verdicts on the best hypotheses, the shortest description first."""
+        self._try(self._writers())
+        if len(self.own.wrong):
+            self._try_geometries()
+            self._mixed()
+            if self._left_over():
+                self._try(self._faults_of_rivals())
+        return sorted(self.verdicts, key=lambda each: each.bits)
 
-    def _candidate(
-        self, a: int, g: int, picked: dict[Side, NDArray[np.int64]], cost: int, departures: int
-    ) -> Candidate | None:
-        """The hypothesis of an arithmetic and a geometry; None if no side has one of them, so it is another entry."""
-        options = [(a, g), (a, 0), (0, g), (0, 0)]
-        choices = {side: self.sheet.plain(side, Choice(*options[int(picked[side][a, g])])) for side in SIDES}
-        used = [{each.arithmetic for each in choices.values()}, {each.geometry for each in choices.values()}]
-        return Candidate(choices, cost, departures) if a in used[0] and g in used[1] else None
+    def _left_over(self) -> bool:
+        """Whether some bits could still be saved."""
+        return min(each.bits for each in self.verdicts) > 3 * MARGIN
 
-    def _totals(self) -> tuple[NDArray[np.int64], dict[Side, NDArray[np.int64]]]:
-        """What each pair of an arithmetic and a geometry costs, and which of the two each side has."""
-        costs = self.sheet.costs()
-        nothing = np.iinfo(np.int64).max // 4
-        coupled = np.array([each.places.coupled or bool(found.contested.ids.size)
-                            for each, found in zip(self.sheet.geometries, self.sheet.found, strict=True)])  # fmt: skip
-        total = np.zeros(costs["k"].shape, np.int64)
-        picked: dict[Side, NDArray[np.int64]] = {}
-        for side, table in costs.items():
-            options = np.stack([
-                table,
-                np.where(coupled, nothing, np.broadcast_to(table[:, :1], table.shape)),
-                np.broadcast_to(table[:1], table.shape),
-                np.where(coupled, nothing, np.broadcast_to(table[:1, :1], table.shape)),
-            ])  # fmt: skip
-            picked[side] = options.argmin(axis=0)
-            total += options.min(axis=0)
-        wrong, open_ = total >> 32, total & 0xFFFF_FFFF
-        credible = (wrong == 0) & (open_ <= most_open(self.sheet.num_bytes))
-        return np.where(credible, open_, (wrong + open_) << 32), picked
+    def _verdict(self, hypothesis: Hypothesis, *, bounds: bool) -> Verdict | None:
+        return judged(self.scene, hypothesis, self.plain, self.kinds, bounds=bounds)
 
+    def _base(self) -> dict[Side, Strip]:
+        strips = self.scene.strips(self.plain, self.plain)
+        assert strips is not None
+        return self.scene.allowed(self.plain, strips)[0] if self.plain.approximate else strips
 
-def _grouped(verdicts: list[Verdict], own: Verdict) -> list[Group]:
-    """Verdicts with the same bytes together, the best first. Of a group the plainest is first."""
-    groups: dict[Any, Group] = {}
-    for verdict in sorted([own, *verdicts], key=lambda each: each.rank):
-        key: Any = (
-            verdict.explained.tobytes(),
-            verdict.allowance > 0,
-            str(verdict.hypothesis) if verdict.wrong else "",
+    # --- writers ----------------------------------------------------------------------------------------------------
+
+    def _writers(self) -> Iterable[Writer]:
+        yield self.right
+        for fault, variant in self.faults:
+            yield from self._settled(self.declared, fault, variant)
+        for each in self.rivals:
+            yield Writer(each)
+
+    def _settled(self, recipe: Recipe, fault: Fault, variant: Variant) -> Iterable[Writer]:
+        """The writer that a variant is, with the number that it leaves open as these bytes have it."""
+        if variant.tensor == "?":
+            fitted = tuple((side, scale) for side in self.scene.sides if (scale := self._fit(side, recipe)) is not None)
+            if len(fitted) == len(self.scene.sides):
+                yield Writer(recipe, fault, variant, fitted)
+            return
+        if variant.unwritten == "constant":
+            if not len(self.own.wrong):
+                return
+            fill = commonest(self.scene.canvas.found[self.own.wrong])
+            variant = replace(variant, label=f"each byte is 0x{fill:02X}", fill=fill)
+        yield Writer(recipe, fault, variant)
+
+    def _fit(self, side: Side, recipe: Recipe) -> np.float32 | None:
+        segments = self.dump.layout.segments(side)
+        if len(segments) != 1 or recipe.element is None or recipe.inner is not None or not recipe.outer:
+            return None
+        x, _ = self.scene.bench.of(Piece(segments[0].dims.start, segments[0].dims.stop)).x(side)
+        at = self.base[side].at
+        return fit(x, self.scene.canvas.found[at].reshape(x.shape), recipe.element) if at.size == x.size else None
+
+    def _try(self, writers: Iterable[Writer]) -> None:
+        """Take writers where the declared layout puts rows: look closely at those that gain something."""
+        wanted: list[tuple[float, int, Hypothesis]] = []
+        limited = _BOUNDED
+        for writer in writers:
+            strips = self._strips(writer)
+            if strips is None:
+                continue
+            self.tried += 1
+            places = tuple(self._placed(side, strips[side]) for side in self.scene.sides)
+            if places in self._alike:
+                self._alike[places].append(writer)
+                continue
+            self._alike[places] = [writer]
+            if not len(self.own.wrong) or writer == self.right:
+                continue
+            for hypothesis, gain in self._hypotheses(writer, strips):
+                estimate = self.kinds.bits(hypothesis, self.plain) + _PER_BYTE * (len(self.own.wrong) - gain)
+                wanted.append((estimate, len(wanted), hypothesis))
+        for _, _, hypothesis in sorted(wanted)[:_CLOSE]:
+            self._look(hypothesis)
+        if len(self.own.wrong):
+            for writer in [Writer(each) for each in self.rivals if _approximate(each)][:limited]:
+                self._look(self._everywhere(writer), bounds=True)
+
+    def _strips(self, writer: Writer) -> dict[Side, Strip] | None:
+        made = {}
+        for side in self.scene.sides:
+            strip = self.scene.strip(writer, self.home, side)
+            if strip is None or len(strip.at) != len(self.base[side].at):
+                return None
+            made[side] = strip
+        return made
+
+    def _placed(self, side: Side, strip: Strip) -> int:
+        return self._place.setdefault((side, strip.digest), len(self._place))
+
+    def _hypotheses(self, writer: Writer, strips: Mapping[Side, Strip]) -> Iterable[tuple[Hypothesis, int]]:
+        changes = {side: self._change(side, strip.value, strip.known) for side, strip in strips.items()}
+        for gain in gains(changes):
+            hypothesis = with_writers(self.plain, dict.fromkeys(gain.sides, writer))
+            yield replace(hypothesis, scope=gain.scope), gain.bytes
+
+    def _change(self, side: Side, value: NDArray[np.uint8], known: NDArray[np.bool_]) -> Change:
+        base = self.base[side]
+        found = self.scene.canvas.found[base.at]
+        inside = base.at >= 0
+        delta = (known & inside & (value == found)).view(np.int8) - (base.known & inside & (base.value == found)).view(
+            np.int8
         )
-        group = groups.setdefault(key, [])
-        if all(each.hypothesis != verdict.hypothesis for each in group):
-            group.append(verdict)
-    return list(groups.values())
+        where = np.flatnonzero(delta)
+        along = self.scene.along(side, self.right)
+        chosen = {axis: numbers[where] for axis, numbers in along.items()}
+        return Change(delta[where], chosen, {axis: int(numbers.max()) for axis, numbers in along.items()})
+
+    def _everywhere(self, writer: Writer) -> Hypothesis:
+        return with_writers(self.plain, dict.fromkeys(self.scene.sides, writer))
+
+    def _look(self, hypothesis: Hypothesis, *, bounds: bool = False) -> None:
+        if all(each.hypothesis != hypothesis for each in self.verdicts):
+            verdict = self._verdict(hypothesis, bounds=bounds)
+            if verdict is not None:
+                self.verdicts.append(verdict)
+
+    def _mixed(self) -> None:
+        """K by one writer and V by another one, or in one place and in another."""
+        best = sorted(self.verdicts, key=lambda each: each.bits)
+        alone = []
+        for side in self.scene.sides:
+            other = [(s, w) for s, w in self.plain.writers if s != side]
+            alone.append(next((
+                each.hypothesis for each in best if each.hypothesis.scope is None and each is not self.own
+                and all(pair in each.hypothesis.writers for pair in other)
+                and each.hypothesis.geometries == self.plain.geometries
+            ), None))  # fmt: skip
+        if len(alone) == 2 and alone[0] is not None and alone[1] is not None:
+            self._look(Hypothesis((alone[0].writers[0], alone[1].writers[1]), self.plain.geometries))
+
+    def _faults_of_rivals(self) -> Iterable[Writer]:
+        """The faults of the recipes that come nearest."""
+        explained = {each.hypothesis: each.explained for each in self.verdicts}
+        plain = [each for each in self.rivals if self._everywhere(Writer(each)) not in explained]
+        for each in plain:
+            strips = self._strips(Writer(each))
+            if strips is not None:
+                found = self.scene.canvas.found
+                explained[self._everywhere(Writer(each))] = sum(
+                    int(np.count_nonzero(strip.value == found[strip.at])) for strip in strips.values()
+                )
+        ranked = sorted(self.rivals, key=lambda each: -explained.get(self._everywhere(Writer(each)), 0))
+        for each in ranked[:_FURTHER]:
+            for fault, variant in self.faults:
+                if fault.kind != "content":
+                    yield from self._settled(each, fault, variant)
+
+    # --- geometries -------------------------------------------------------------------------------------------------
+
+    def _distinct_geometries(self) -> list[Geometry]:
+        """Each layout fault that the declared layout leaves room for, and other layouts; the same addresses once."""
+        layout = self.dump.layout
+        wanted = [Geometry(layout.name, fault, variant) for fault, variant in variants(layout.mode, "layout")]
+        for name, entry in LAYOUTS.items():
+            form = dict(entry.modes).get(layout.mode)
+            choices = [choice for choice, _ in form.v_scales] or [""] if form and name != layout.name else []
+            wanted += [
+                Geometry(name, None, Variant(name, remap=OtherLayout(name, layout.order, each))) for each in choices
+            ]
+        home = self.scene.places(self.home)
+        assert home is not None
+        kept, found = [], [home]
+        for geometry in wanted:
+            places = self.scene.places(geometry)
+            sides = self.scene.sides
+            if places is not None and not any(all(places.same_as(each, side) for side in sides) for each in found):
+                kept.append(geometry)
+                found.append(places)
+        return kept
+
+    def _try_geometries(self) -> None:
+        """The declared writer in other places, and with a fault there in the best of them."""
+        ranked: list[tuple[int, Geometry]] = []
+        wanted: list[tuple[float, int, Hypothesis]] = []
+        for geometry in self.geometries:
+            self.tried += 1
+            everywhere = with_geometries(self.plain, dict.fromkeys(self.scene.sides, geometry))
+            verdict = self._verdict(everywhere, bounds=False)
+            if verdict is None:
+                continue
+            self.verdicts.append(verdict)
+            ranked.append((verdict.explained, geometry))
+            places = self.scene.places(geometry)
+            assert places is not None
+            for scoped, gain in self._scoped(geometry, verdict, coupled=places.coupled or places.overlapping):
+                estimate = self.kinds.bits(scoped, self.plain) + _PER_BYTE * (len(self.own.wrong) - gain)
+                wanted.append((estimate, len(wanted), scoped))
+        for _, _, hypothesis in sorted(wanted)[: _CLOSE // 2]:
+            self._look(hypothesis)
+        if self._left_over():
+            best = sorted(ranked, key=lambda each: -each[0])[:_FURTHER]
+            for _, geometry in best:
+                self._pairs(geometry)
+
+    def _scoped(self, geometry: Geometry, verdict: Verdict, *, coupled: bool) -> Iterable[tuple[Hypothesis, int]]:
+        image = verdict.image
+        changes = {
+            side: self._change(side, image.value[strip.at], image.known[strip.at]) for side, strip in self.base.items()
+        }
+        for gain in gains(changes):
+            moved = with_geometries(self.plain, dict.fromkeys(gain.sides, geometry))
+            if gain.scope is not None:
+                moved = with_geometries(self.plain, dict.fromkeys(self.scene.sides, geometry))
+                if len(gain.sides) == len(self.scene.sides):
+                    yield replace(moved, scope=gain.scope), gain.bytes
+            elif not coupled and len(gain.sides) < len(self.scene.sides):
+                yield moved, gain.bytes
+
+    def _pairs(self, geometry: Geometry) -> None:
+        """Every writer in one geometry: the closest ones are looked at."""
+        found = self.scene.canvas.found
+        counts: list[tuple[int, int, Writer, tuple[Side, ...]]] = []
+        for group in self._alike.values():
+            writer = group[0]
+            if writer == self.right or writer.variant.unwritten:
+                continue
+            self.tried += 1
+            right: dict[Side, int] = {}
+            for side in self.scene.sides:
+                strip = self.scene.strip(writer, geometry, side)
+                if strip is not None:
+                    hits = strip.known & (strip.at >= 0) & (strip.value == found[strip.at])
+                    right[side] = int(np.count_nonzero(hits))
+            if len(right) == len(self.scene.sides):
+                counts.append((sum(right.values()), len(counts), writer, self.scene.sides))
+        for _, _, writer, sides in sorted(counts, key=lambda each: (-each[0], each[1]))[: _CLOSE // 3]:
+            moved = with_geometries(self.plain, dict.fromkeys(self.scene.sides, geometry))
+            self._look(with_writers(moved, dict.fromkeys(sides, writer)))
+            for side in sides if len(sides) > 1 else ():
+                self._look(with_writers(moved, {side: writer}))
+
+    # --- what leaves the same bytes -----------------------------------------------------------------------------------
+
+    def members(self, verdict: Verdict) -> list[Hypothesis]:
+        """The hypothesis and those like it that leave the same bytes, the plainest first."""
+        hypothesis = verdict.hypothesis
+        writer = next((each for _, each in hypothesis.writers if each != self.right), self.right)
+        kept = [hypothesis]
+        mine = next((key for key, group in self._alike.items() if writer in group), None)
+        if mine is None:
+            return kept
+        writers = dict(hypothesis.writers)
+        both = all(each == writer for each in writers.values())
+        for key, group in self._alike.items():
+            same = [a == b for a, b in zip(key, mine, strict=True)]
+            same_there = [fits for fits, side in zip(same, self.scene.sides, strict=True) if writers[side] == writer]
+            if not all(same_there):
+                continue
+            for other in group:
+                if other == writer:
+                    continue
+                if both and not all(same):
+                    continue
+                changed = with_writers(
+                    hypothesis, {side: other for side in self.scene.sides if writers[side] == writer}
+                )  # fmt: skip
+                plain = other.fault is None
+                if plain or (writer.fault is not None and other.recipe == writer.recipe):
+                    kept.append(changed)
+        return kept
 
 
-def _listed(groups: list[Group], own: Verdict, most: int) -> list[Group]:
-    """The complete groups and the best rival, or the nearest ones; and always what the dump declares."""
-    complete = [group for group in groups if not group[0].distance][:most]
-    others = [group for group in groups if group[0].distance]
-    listed = [*complete, *others[: 1 if complete else most]]
-    if any(own.hypothesis == each.hypothesis for group in listed for each in group):
-        return listed
-    return [*(complete or others[: most - 1]), [own]]
+def _approximate(recipe: Recipe) -> bool:
+    from kvformat.recipes.admissible import is_approximate
 
-
-def _reordered(listed: list[Group], counts: list[Counts]) -> tuple[list[Group], list[Counts]]:
-    order = sorted(range(len(listed)), key=lambda i: (counts[i].wrong, counts[i].allowance > 0, counts[i].open, i))
-    return [listed[i] for i in order], [counts[i] for i in order]
-
-
-def _explanation(group: Sequence[Verdict], counts: Counts) -> Explanation:
-    # a fault that changes nothing here is no news, a recipe that gives the same bytes is
-    most = group[0].candidate.departures
-    plain = [each for each in group if each.candidate.departures <= most or not each.hypothesis.faults]
-    return Explanation(members=tuple(each.hypothesis for each in plain), **counts._asdict())
+    return is_approximate(recipe)

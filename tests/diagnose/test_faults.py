@@ -273,9 +273,10 @@ def test_page_missing_scales(mode, fill):
 
 def test_every_fault_id_has_a_case_planted_by_hand():
     here = {row[0] for row in (*ARITHMETIC, *ON_PROBES, *SCALES)}
+    content = {"never-written", "other-token", "other-head", "other-side", "top-binade"}  # test_scopes
     layouts = {"nibble-order", "order", "kv-exchanged", "swizzle", "kv-fused", "slot-shift", "block-size",
                "page-missing-scales"}  # fmt: skip
-    assert here | layouts | {"global-scale", "stride"} == set(FAULTS)  # stride: test_starred
+    assert here | content | layouts | {"global-scale", "stride"} == set(FAULTS)  # stride: test_starred
 
 
 def assert_named(fault, dump):

@@ -14,10 +14,10 @@ import pytest
 
 from kvformat import Dump, diagnose, layout
 from kvformat.diagnose.bench import RIGHT, Bench
+from kvformat.diagnose.canvas import packed
 from kvformat.diagnose.catalogue import FAULTS, variants
 from kvformat.diagnose.probe import probe
 from kvformat.diagnose.remaps import SIDES, Frame, right_places
-from kvformat.diagnose.sheet import packed
 from kvformat.modes import MODES
 from kvformat.recipes.catalogue import recipe
 

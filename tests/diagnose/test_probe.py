@@ -74,7 +74,7 @@ def test_a_probe_run_names_what_it_cannot_tell_apart_and_why(mode):
     found = diagnose(filled(made_probe(mode)))
     assert found.ok
     names = {name for group in found.inseparable for name in group.names}
-    every = {f"{fault.id}: {variant.label}" for fault, variant in variants(mode, "arithmetic", "scale")}
+    every = {f"{fault.id}: {variant.label}" for fault, variant in variants(mode, "content", "arithmetic", "scale")}
     assert names <= every | {"right"}
     assert all(group.why for group in found.inseparable)
     # at most a fifth of them
@@ -102,10 +102,11 @@ def test_only_probes_are_asked_what_they_hide():
     assert diagnose(other).inseparable == ()
 
 
-def test_an_unwritten_probe_is_called_unexplained():
+def test_an_unwritten_probe_is_called_never_written():
     found = diagnose(made_probe("int8_per_token_head"))
-    assert (found.status, found.explained) == (1, False)
-    assert str(found).startswith("UNEXPLAINED")
+    assert (found.status, found.explained) == (1, True)
+    assert found.explanations[0].faults == ("never-written",)
+    assert "each byte is 0xA5" in str(found).splitlines()[0]
 
 
 def test_what_a_layout_refuses_a_probe_refuses():
