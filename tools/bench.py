@@ -191,10 +191,34 @@ def against_compiled(contest: Contest, torch: Any, x: NDArray[Any], mode: str) -
     return contest.against("torch.compile", lambda: quantize(tensor), at_least=3)
 
 
+#: the time of `diagnose` in units of `check` of the same dump before hypotheses were compared by their bits: right, wrong
+DIAGNOSES = {"int8_per_token_head": (277, 590), "fp8_per_token_head": (213, 734), "nvfp4": (699, 945)}
+
+
+def diagnosing() -> Iterator[Row]:
+    """`diagnose` of 64 tokens, 4 heads of 128, in units of `check` of the same dump: right, and with a wrong byte."""
+    for mode, limits in DIAGNOSES.items():
+        layout = kvf.layout("vllm-0.33", mode=mode, block_size=16, num_kv_heads=4, head_size=128)
+        key, value = np.random.default_rng(0).normal(size=(2, 64, 4, 128)).astype(ml_dtypes.bfloat16)
+        cache = kvf.PagedCache(layout, 5)
+        cache.write(key, value, np.arange(64))
+        for what, limit in zip(("right", "one wrong byte"), limits, strict=True):
+            dump = kvf.Dump.from_arrays(
+                key, value, cache.pages, np.arange(64), layout=layout, recipe=f"golden/{mode}",
+                k_scale=cache.k_scale, v_scale=cache.v_scale,
+            )  # fmt: skip
+            contest = Contest(f"diagnose {mode}, {what}", key.size, lambda dump=dump: kvf.check(dump))
+            row = contest.against("", lambda dump=dump: kvf.diagnose(dump))
+            assert row.ratio is not None
+            yield Row(contest.work, row.ratio, "checks", below=limit)
+            cache.pages[2, 77] ^= 4
+
+
 SECTIONS: dict[str, Callable[[], Iterator[Row]]] = {
     "elements": elements,
     "per_token_head": per_token_head,
     "nvfp4": nvfp4,
+    "diagnose": diagnosing,
     "import": lambda: importing(ROOT),
     "commands": lambda: commands(ROOT, skip),
     "ptx": lambda: emulation(ROOT, skip),
