@@ -191,7 +191,7 @@ def against_compiled(contest: Contest, torch: Any, x: NDArray[Any], mode: str) -
     return contest.against("torch.compile", lambda: quantize(tensor), at_least=3)
 
 
-#: the time of `diagnose` in units of `check` of the same dump before hypotheses were compared by their bits: right, wrong
+#: the most that `diagnose` may take in units of `check` of the same dump: of a right one, and with a wrong byte
 DIAGNOSES = {"int8_per_token_head": (277, 590), "fp8_per_token_head": (213, 734), "nvfp4": (699, 945)}
 
 

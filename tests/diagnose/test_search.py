@@ -114,7 +114,8 @@ def test_a_large_dump_is_sampled_where_it_fails_and_counted_whole(monkeypatch):
     assert found.tokens == tokens
     assert 64 <= found.sampled <= 128
     assert not found.explained  # most tokens are right
-    assert found.explanations[0] is found.own
+    # some hundred bytes of one token are explained by truncation, the other two tokens are exceptions
+    assert found.explanations[0].faults == ("round-toward-zero",)
     assert found.own.total == pages.size
     whole = np.count_nonzero(cells[wrong] != np.concatenate([part[wrong] for x in (key, value)
                                                              for part in write(INT8, x)], axis=2))  # fmt: skip
