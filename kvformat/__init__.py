@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from kvformat.cache import PagedCache as PagedCache
     from kvformat.cache_dtypes import KVQuantMode as KVQuantMode
     from kvformat.cache_dtypes import mode as mode
+    from kvformat.definitions import register as register
     from kvformat.diagnose.probe import probe as probe
     from kvformat.diagnose.search import diagnose as diagnose
     from kvformat.dump import Dump as Dump
@@ -49,6 +50,7 @@ _HOMES = {
     "Recipe": "kvformat.recipes",
     "load_recipe": "kvformat.recipes",
     "load_layout": "kvformat.layouts",
+    "register": "kvformat.definitions",
     "KVQuantMode": "kvformat.cache_dtypes",
     "mode": "kvformat.cache_dtypes",
     "recipe": "kvformat.recipes",

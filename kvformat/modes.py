@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
+from kvformat.elements.formats import element
 from kvformat.errors import InputError, unknown_name
 
 
@@ -59,8 +61,65 @@ _RECORDS = (
 
 #: every mode that has a golden recipe, by name
 MODES: Mapping[str, Mode] = MappingProxyType({mode.name: mode for mode in _MODES})
-#: every mode for which there are recipes of engines alone, by name
-RECORDS: Mapping[str, Mode] = MappingProxyType({mode.name: mode for mode in _RECORDS})
+_records = {mode.name: mode for mode in _RECORDS}
+#: every mode for which there are recipes of engines alone, by name; `define` adds to it
+RECORDS: Mapping[str, Mode] = MappingProxyType(_records)
+_OWN = frozenset((*MODES, *_records))
+
+
+def define(mode: Mode) -> Mode:
+    """Make a mode known by its name, until the program ends. Raises InputError for a name of kvformat's own."""
+    if mode.name in _OWN:
+        raise InputError(f"{mode.name!r} is a mode of kvformat's own; choose another name")
+    _records[mode.name] = mode
+    return mode
+
+
+def is_known(name: str) -> bool:
+    """Whether there is a mode of that name."""
+    return name in MODES or name in _records
+
+
+def is_users(name: str) -> bool:
+    """Whether a user has defined the mode of that name."""
+    return name in _records and name not in _OWN
+
+
+def defined() -> dict[str, Mode]:
+    """Where `define` keeps modes: for `kvformat.register`, which takes back a file that does not hold."""
+    return _records
+
+
+#: the keys of a mode as a table: type, and what stands where the key is missing (None: it must be there)
+KEYS: Mapping[str, tuple[type, object]] = MappingProxyType(
+    {
+        "name": (str, None),
+        "element": (str, None),
+        "page_scale": (str, ""),
+        "dims_per_scale": (int, 0),
+        "tensor_scale": (bool, False),
+    }
+)
+
+
+def parse_mode(described: Mapping[str, Any]) -> Mode:
+    """The mode that a plain mapping describes. Raises InputError, one line that names the key, for a malformed one."""
+    where = f"mode {described.get('name')!r}"
+    for key, value in described.items():
+        if key not in KEYS:
+            raise unknown_name(f"key in {where}:", key, KEYS)
+        if type(value) is not KEYS[key][0]:
+            words = {str: "text", int: "an integer", bool: "true or false"}
+            raise InputError(f"{where}: {key} must be {words[KEYS[key][0]]}; got {value!r}")
+    if "element" not in described:
+        raise InputError(f"{where} has no element")
+    entry: dict[str, Any] = {key: default for key, (_, default) in KEYS.items()} | dict(described)
+    element(entry["element"])
+    if entry["page_scale"] not in ("", "float32"):
+        element(entry["page_scale"])
+    if not 0 <= entry["dims_per_scale"] <= 1 << 16:
+        raise InputError(f"{where}: dims_per_scale must be 0 (the whole head) or more; got {entry['dims_per_scale']}")
+    return Mode(**{**entry, "page_scale": entry["page_scale"] or None})
 
 
 def mode(name: str | Mode) -> Mode:

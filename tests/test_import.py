@@ -68,9 +68,10 @@ def test_unknown_attribute_is_an_attribute_error():
 FLOORS = (
     {"errors", "data", "rooms"},
     {"files"},
-    {"slots", "modes", "cache_dtypes", "toml", "candidate", "arrays", "elements"},
+    {"elements"},
+    {"slots", "modes", "cache_dtypes", "toml", "candidate", "arrays"},
     {"recipes", "layouts"},  # side by side: neither knows the other
-    {"cache", "sizing", "installation", "flags", "ptx"},
+    {"cache", "sizing", "installation", "flags", "definitions", "ptx"},
     {"conversion"},
     {"prefix"},
     {"dump"},

@@ -23,7 +23,6 @@ from kvformat.cli.fuzz import OptionalDevice, fuzz
 from kvformat.cli.layout import layout
 from kvformat.cli.lint import lint
 from kvformat.cli.outcome import CANNOT_JUDGE, INTERRUPTED, complain, refuse, say
-from kvformat.cli.ptx import ptx
 from kvformat.cli.scales import scales
 from kvformat.cli.simulate import simulate
 from kvformat.cli.size import size
@@ -115,7 +114,6 @@ _add(DOCUMENT, "explain", explain, "A number in an element format: code, neighbo
 _add(DOCUMENT, "table", table, "Every code of an element format and its value.")
 _add(DOCUMENT, "recipes", recipes.app, "The arithmetic of each engine: list, show, diff, prove.")
 _add(DOCUMENT, "layout", layout, "Where every code and scale of a page lies.")
-_add(DOCUMENT, "ptx", ptx, "A kernel as compiled: its parameters, its instructions, what cannot be run.")
 _add(DOCUMENT, "convert", convert, "The same cache in another layout, losslessly.")
 _add(DOCUMENT, "size", size, "Bytes of a model's cache in every mode.")
 _add(DOCUMENT, "simulate", simulate, "What quantization does to attention, through real bytes.")
@@ -137,6 +135,12 @@ def options(
             "--version", help="Print versions: what decides about bytes.", callback=_print_version, is_eager=True
         ),
     ] = False,
+    define: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.toml", help="Formats, modes, recipes and layouts of your own; after a command as well."
+        ),
+    ] = None,
 ) -> None:
     """What a quantized KV cache contains, bit for bit: the reference, and the verdict on what kernels wrote."""
 
@@ -161,8 +165,29 @@ def run(arguments: list[str], *, as_json: bool) -> int:
     return status if arguments else CANNOT_JUDGE  # help was shown and nothing was judged
 
 
+def _without_definitions(arguments: list[str]) -> list[str]:
+    """The command line without its `--define FILE`, wherever they stand; what the files define is then known."""
+    rest: list[str] = []
+    waiting = iter(arguments)
+    for each in waiting:
+        name, equals, path = each.partition("=")
+        if each == "--":
+            return [*rest, each, *waiting]
+        if name != "--define":
+            rest.append(each)
+            continue
+        path = path if equals else next(waiting, "")
+        if not path:
+            raise InputError("--define takes a TOML file of formats, modes, recipes and layouts")
+        from kvformat.definitions import register
+
+        register(path)
+    return rest
+
+
 def _run(arguments: list[str], *, as_json: bool) -> int:
     try:
+        arguments = _without_definitions(arguments)
         status = typer.main.get_command(app).main(args=arguments, prog_name="kvformat", standalone_mode=False)
     except InputError as error:
         return refuse(str(error), as_json=as_json)

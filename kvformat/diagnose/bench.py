@@ -18,7 +18,7 @@ from kvformat.diagnose.scopes import OUTER_SCOPES, SCOPES, Scene
 from kvformat.diagnose.values import expression, moved, parsed, spread, where
 from kvformat.dump.dump import Dump
 from kvformat.elements.formats import element
-from kvformat.elements.packing import unpack_nibbles
+from kvformat.elements.packing import unpack_bits
 from kvformat.layouts import Segment
 from kvformat.recipes.admissible import trial_error
 from kvformat.recipes.intervals import (
@@ -356,7 +356,7 @@ class Bench:
         at = right_places(self._frame()).at
         codes = at[side, "code"]
         scales = at.get((side, "scale"), np.zeros((*codes.shape[:2], 0), np.int64))
-        stored = pages[codes] if right.bits != 4 else unpack_nibbles(pages[codes])
+        stored = pages[codes] if right.bits >= 8 else unpack_bits(pages[codes], right.bits)
         masks = written[codes], written[scales]
         return replace(right, codes=stored, scales=pages[scales], predicted=masks)
 

@@ -15,6 +15,7 @@ from kvformat.diagnose.remaps import SIDES, Packing, Part, Places
 from kvformat.diagnose.rows import Rows, is_nan
 from kvformat.dump.dump import Dump
 from kvformat.elements.formats import ELEMENTS, element
+from kvformat.elements.packing import pack_bits, unpack_bits
 from kvformat.layouts import Segment
 from kvformat.verify.identify import Side
 
@@ -215,8 +216,10 @@ class Image:
 
 def packed(rows: Rows, packing: Packing, *, high_first: bool = False) -> Bytes:
     """The codes of rows as they lie in the page: (tokens, heads, bytes)."""
-    if rows.bits != 4:
+    if rows.bits >= 8:
         return rows.codes
+    if rows.bits != 4:
+        return pack_bits(rows.codes & np.uint8((1 << rows.bits) - 1), rows.bits)
     codes, half = rows.codes & np.uint8(15), rows.codes.shape[2] // 2
     halves = packing.startswith("halves")
     first, second = (codes[..., :half], codes[..., half:]) if halves else (codes[..., 0::2], codes[..., 1::2])
@@ -230,8 +233,10 @@ def packed(rows: Rows, packing: Packing, *, high_first: bool = False) -> Bytes:
 
 def unpacked(found: Bytes, bits: int, packing: Packing, *, high_first: bool = False) -> Bytes:
     """`packed` undone."""
-    if bits != 4:
+    if bits >= 8:
         return found
+    if bits != 4:
+        return unpack_bits(found, bits)
     low, high = found & 15, found >> 4
     first, second = (high, low) if packing.endswith("high first") != high_first else (low, high)
     if packing.startswith("halves"):

@@ -18,6 +18,7 @@ from kvformat.diagnose.fault import RIGHT, Fault, Variant
 from kvformat.diagnose.remaps import Frame, Places, right_places
 from kvformat.diagnose.rows import Rows
 from kvformat.diagnose.scope import Axis, Scope
+from kvformat.elements.packing import pack_bits
 from kvformat.layouts import Segment
 from kvformat.recipes.admissible import is_approximate
 from kvformat.recipes.program import Recipe
@@ -276,8 +277,11 @@ def _any_token(mask: Mask) -> Mask:
 
 
 def _of_bytes(good: Mask, bits: int, packing: str) -> Mask:
-    if bits != 4:
+    if bits >= 8:
         return good
+    if bits != 4:  # packed, a code that is not good is all ones
+        whole: Mask = pack_bits(np.where(good, np.uint8(0), np.uint8((1 << bits) - 1)), bits) == 0
+        return whole
     half = good.shape[2] // 2
     halves = packing.startswith("halves")
     first, second = (good[..., :half], good[..., half:]) if halves else (good[..., 0::2], good[..., 1::2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import gcd
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -88,8 +89,10 @@ def _at(layout: Layout, frame: Frame, block_size: int) -> dict[Part, Addresses]:
 
 def _row_bytes(region: Region, slot: NDArray[np.int64]) -> Addresses:
     """Page bytes (tokens, heads, row bytes) of a region's rows."""
-    width = max(region.bits // 8, 1)
-    columns = np.arange(0, region.columns, max(8 // region.bits, 1))
+    # the fewest columns that fill whole bytes: 2 of 4 bits, 4 of 6, 1 of 8 or 32
+    shared = gcd(region.bits, 8)
+    width = region.bits // shared
+    columns = np.arange(0, region.columns, 8 // shared)
     heads = np.arange(region.heads)
     first = region.address(slot[:, None, None], heads[:, None], columns) // 8
     rows: Addresses = (first[..., None] + np.arange(width)).reshape(*first.shape[:2], -1)

@@ -372,6 +372,11 @@ def define(fmt: ElementFormat) -> ElementFormat:
     return fmt
 
 
+def defined() -> dict[str, ElementFormat]:
+    """Where `define` keeps formats: for `kvformat.register`, which takes back a file that does not hold."""
+    return _known
+
+
 def element(name: str | ElementFormat) -> ElementFormat:
     """The element format of that name. Raises InputError, naming the close names, for an unknown one."""
     if isinstance(name, ElementFormat):

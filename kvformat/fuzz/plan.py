@@ -102,7 +102,7 @@ def make(
         raise InputError(f"mode {kind.name} stores its input: there is nothing to quantize; fuzz a writer or a reader")
     if any(level.granularity.name != "per_tensor" for level in how.outer) and candidate.kind != "quantizer":
         raise InputError(f"recipe {how.name} has scales beside the pages that are not one per tensor")
-    name = layout_name or _SHOWN
+    name = layout_name or _first_with(kind.name)
     if name not in LAYOUTS:
         raise unknown_name("layout", name, LAYOUTS)
     if not LAYOUTS[name].form(kind.name).uniform:
@@ -111,6 +111,12 @@ def make(
     allowed = tuple(_sizes(candidate, how, name, choices, head_sizes))
     given = _scale_given(candidate, how)
     return Plan(candidate, how, name, choices, allowed, _dtypes(dtypes), given, head_sizes is not None)
+
+
+def _first_with(mode: str) -> str:
+    """The layout that is meant where none is named: the usual one, for a mode that it lacks the first that has it."""
+    having = [name for name, entry in LAYOUTS.items() if mode in dict(entry.modes)]
+    return _SHOWN if _SHOWN in having or not having else having[0]
 
 
 def _choices(candidate: Candidate, mode: str, name: str, fixed: Mapping[str, str | None]) -> dict[str, tuple[str, ...]]:

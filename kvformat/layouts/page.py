@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal
@@ -154,9 +155,16 @@ class Layout:
         byte, bit = divmod(region.address(slot, head, column), 8)
         return Location(byte, bit, region.bits)
 
-    def explain(self, *, byte: int) -> Explanation:
-        """What a byte of the page holds. Raises InputError for a byte outside 0 .. page_bytes-1."""
+    def explain(self, *, byte: int, bit: int | None = None) -> Explanation:
+        """What a byte of the page holds, or one bit of it (0 the lowest): `locate` inverted, on every bit.
+
+        A byte that holds parts of several codes names the dims of all of them. Raises InputError for a byte outside
+        0 .. page_bytes-1 and a bit outside 0 .. 7.
+        """
         byte = checked_index("byte", byte, self.page_bytes)
+        if bit is not None:
+            place = byte * 8 + checked_index("bit", bit, 8)
+            return next((each for each in map(self._holder(place), self.regions) if each is not None), PADDING)
         for region in self.regions:
             first, last = region.find(byte * 8), region.find(byte * 8 + 7)
             if first is not None and last is not None:
@@ -165,6 +173,19 @@ class Layout:
                 dims = range(region.dims(low).start, region.dims(high).stop)
                 return Explanation(region.side, region.part, slot, head, dims, region.name)
         return PADDING
+
+    @staticmethod
+    def _holder(place: int) -> Callable[[Region], Explanation | None]:
+        """What a region says of a bit of the page."""
+
+        def held(region: Region) -> Explanation | None:
+            found = region.find(place)
+            if found is None:
+                return None
+            slot, head, column = found
+            return Explanation(region.side, region.part, slot, head, region.dims(column), region.name)
+
+        return held
 
     def describe(self) -> dict[str, object]:
         """The layout as plain data for tables and drawings: `spec`, recipe, sizes in bytes, and its regions."""

@@ -75,6 +75,26 @@ def _tiles_8x4(rows: int, columns: int) -> Plane:
     return Plane(8 * down, 4 * across, row, (Term(across, 0, 32), Term(4, 0, 1)))
 
 
+def _packed_columns(x: int) -> Callable[[int, int], Plane]:
+    # [columns / x][rows][x]: x columns of a row side by side, then those of the next row
+    def plane(rows: int, columns: int) -> Plane:
+        return Plane(rows, columns, (Term(rows, 0, x),), (Term(columns // x, 0, rows * x), Term(x, 0, 1)))
+
+    return plane
+
+
+def _packed_rows(x: int) -> Callable[[int, int], Plane]:
+    # [rows / x][columns][x]: x rows of a column side by side, then those of the next column
+    def plane(rows: int, columns: int) -> Plane:
+        return Plane(rows, columns, (Term(rows // x, 0, columns * x), Term(x, 0, 1)), (Term(columns, 0, x),))
+
+    return plane
+
+
+def _transposed(rows: int, columns: int) -> Plane:
+    return Plane(rows, columns, (Term(rows, 0, 1),), (Term(columns, 0, rows),))
+
+
 _SWIZZLES = (
     Swizzle("linear", _linear, "row-major"),
     Swizzle(
@@ -99,6 +119,27 @@ _SWIZZLES = (
     ),
     Swizzle("128x4", _tiles_128x4, "cuBLAS block-scale tiles; torchao to_blocked, FlashInfer", contiguous=True),
     Swizzle("8x4", _tiles_8x4, "FlashInfer and TensorRT-LLM 8x4 scale tiles", contiguous=True),
+    Swizzle("transposed", _transposed, "vLLM csrc/cache_kernels.cu, value_cache of reshape_and_cache", contiguous=True),
+    *(
+        Swizzle(
+            f"packed-{x}",
+            _packed_columns(x),
+            "vLLM csrc/cache_kernels.cu, key_cache of reshape_and_cache: x entries fill 16 bytes; AITER",
+            column_multiple=x,
+            contiguous=True,
+        )
+        for x in (4, 8, 16)
+    ),
+    *(
+        Swizzle(
+            f"row-packed-{x}",
+            _packed_rows(x),
+            "AITER, the V of its assembly kernels: x slots fill 16 bytes",
+            row_multiple=x,
+            contiguous=True,
+        )
+        for x in (4, 8, 16)
+    ),
 )
 
 #: every swizzle by name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
@@ -29,7 +29,7 @@ class Word:
     result: Kind
     meaning: str
     #: allowed words for each attribute, in order; the first `required` of them must be given
-    attributes: tuple[tuple[str, ...], ...] = ()
+    attributes: tuple[Collection[str], ...] = ()
     required: int = 0
     #: an instruction that is not correctly rounded: its result is within so many units in the last place of the IEEE
     #: one. The engines give the IEEE one, `kvformat.recipes.admissible` the set.
@@ -92,7 +92,7 @@ _WORDS = (
          "2 ulp of the binary32 one (CUDA, Triton, torch)",
          (("up",), ("float16", "bfloat16", "float32", "input")), 1, ulps=2),
     Word("encode", (_N,), "code", "the code of a; overflow saturates unless `ieee`",
-         (tuple(ELEMENTS), _POLICIES, _POLICIES), 1),
+         (ELEMENTS, _POLICIES, _POLICIES), 1),
     Word("eq", (_N, _N), _F, "a == b"),
     Word("ne", (_N, _N), _F, "a != b; true if either is NaN"),
     Word("lt", (_N, _N), _F, "a < b"),

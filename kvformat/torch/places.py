@@ -132,8 +132,7 @@ def _address(page: tl.tensor, slot: tl.tensor, head: tl.tensor, PLACE: tl.conste
     SLOT: tl.constexpr = PLACE.slot
     HEAD: tl.constexpr = PLACE.head
     row = PLACE.offset // UNIT + page * (PLACE.page // UNIT)
-    at = _spread(slot.to(tl.int64), SLOT, len(SLOT), UNIT) + _spread(head.to(tl.int64), HEAD, len(HEAD), UNIT)
-    return (row + at)[:, None]
+    return (row + _spread(slot, SLOT, len(SLOT), UNIT) + _spread(head, HEAD, len(HEAD), UNIT))[:, None]
 
 
 @triton.jit

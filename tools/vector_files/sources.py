@@ -164,7 +164,7 @@ def confirmed(x: Array, fmt: ElementFormat, way: Way) -> tuple[NDArray[np.uint8]
     number = ~is_nan(x)
     for name, found in others(x, fmt, way):
         _agree(found[number], codes[number], x[number], name)
-        assert not fmt.nan_codes or np.isin(found[~number], fmt.nan_codes).all(), name
+        assert fmt.nan_input_code not in fmt.nan_codes or np.isin(found[~number], fmt.nan_codes).all(), name
         names.append(name)
     return codes, names
 

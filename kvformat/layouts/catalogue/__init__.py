@@ -23,9 +23,28 @@ def register(described: Mapping[str, object]) -> Entry:
     Raises InputError for a malformed entry, and for a name that is already taken by another one: a layout's name is
     what dumps say, so it means one thing.
     """
-    entry = parse_entry(described)
+    entry = _named(parse_entry(described))
     if _LAYOUTS.setdefault(entry.name, entry) != entry:
         raise InputError(f"layout {entry.name!r} is already registered as something else; choose another name")
+    return entry
+
+
+def replace(entry: Entry) -> Entry:
+    """Make a layout known by its name, in place of another one of a user's. Raises InputError for a shipped name."""
+    if _SHIPPED.get(entry.name, entry) != entry:
+        raise InputError(f"{entry.name!r} is a layout of kvformat's own; choose another name")
+    _LAYOUTS[_named(entry).name] = entry
+    return entry
+
+
+def defined() -> dict[str, Entry]:
+    """Where layouts are kept: for `kvformat.register`, which takes back a file that does not hold."""
+    return _LAYOUTS
+
+
+def _named(entry: Entry) -> Entry:
+    if not entry.name.strip() or not entry.name.isprintable():
+        raise InputError(f"{entry.name!r} is no name of a layout; use printable characters")
     return entry
 
 
@@ -44,3 +63,6 @@ def find_entry(name: str) -> Entry:
 for _family in (vllm, vllm_mla, flashinfer, tensorrt_llm, sglang, tiles):
     for _described in _family.ENTRIES:
         register(_described)
+
+#: what ships with kvformat; a verdict that prints one of these names means these bytes
+_SHIPPED = dict(_LAYOUTS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvformat import toml
+from kvformat import modes, toml
 from kvformat.errors import InputError, unknown_name
 from kvformat.modes import MODES
 from kvformat.recipes.catalogue import (
@@ -55,12 +55,41 @@ def register(recipe: Recipe) -> Recipe:
     """Add a recipe under its name; everything that takes a name then takes it. Raises InputError for a taken name."""
     if _RECIPES.get(named_apart(recipe).name, recipe) != recipe:
         raise InputError(f"a recipe named {recipe.name!r} exists; give yours another name")
+    return replace(recipe)
+
+
+def replace(recipe: Recipe) -> Recipe:
+    """Make a recipe known by its name, in place of another one of a user's. Raises InputError for a shipped name.
+
+    A recipe whose mode nobody has described brings its own: what it stores.
+    """
+    named_apart(recipe)
+    if not modes.is_known(recipe.mode):
+        modes.define(_mode_of(recipe))
     _RECIPES[recipe.name] = recipe
     return recipe
 
 
+def defined() -> dict[str, Recipe]:
+    """Where recipes are kept: for `kvformat.register`, which takes back a file that does not hold."""
+    return _RECIPES
+
+
+def _mode_of(recipe: Recipe) -> modes.Mode:
+    inner = recipe.inner
+    return modes.Mode(
+        name=recipe.mode,
+        element=recipe.element,
+        page_scale=None if inner is None else inner.store.split()[0],
+        dims_per_scale=0 if inner is None else inner.granularity.dims,
+        tensor_scale=bool(recipe.outer),
+    )
+
+
 def named_apart(recipe: Recipe) -> Recipe:
     """The recipe, whose name is its own. Raises InputError where a shipped recipe, or a mode, has that name."""
+    if not recipe.name.strip() or not recipe.name.isprintable():
+        raise InputError(f"{recipe.name!r} is no name of a recipe; use printable characters")
     if recipe.name in MODES or _SHIPPED.get(recipe.name, recipe) != recipe:
         raise InputError(f"a recipe named {recipe.name!r} ships with kvformat; give yours another name")
     return recipe
@@ -87,6 +116,8 @@ def load_recipe(path: str | Path) -> Recipe:
 def recipe(name: str | Recipe) -> Recipe:
     """The recipe of that name, or in that `.toml` file; a mode name stands for its golden recipe.
 
+    A mode of one's own stands for the first recipe that has it.
+
     Raises InputError, naming the close names.
     """
     if isinstance(name, Recipe):
@@ -95,6 +126,8 @@ def recipe(name: str | Recipe) -> Recipe:
         return load_recipe(name)
     if name in MODES:
         name = f"golden/{name}"
+    if name not in _RECIPES and modes.is_users(name):
+        name = next((each.name for each in _RECIPES.values() if each.mode == name), name)
     if name not in _RECIPES:
         raise unknown_name("recipe", name, (*_RECIPES, *MODES))
     return _RECIPES[name]
