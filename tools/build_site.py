@@ -63,6 +63,7 @@ _TASKS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("Why believe it", "evidence/README.md"),
         ("Proofs", "proofs/"),
         ("Claims, measured", "claims.md"),
+        ("Kernels without a GPU", "emulate.md"),
         ("Keys without their bias", "debias.md"),
         ("Speed", "speed.md"),
         ("More evidence", "evidence/"),

@@ -23,6 +23,7 @@ from kvformat.cli.fuzz import OptionalDevice, fuzz
 from kvformat.cli.layout import layout
 from kvformat.cli.lint import lint
 from kvformat.cli.outcome import CANNOT_JUDGE, INTERRUPTED, complain, refuse, say
+from kvformat.cli.ptx import ptx
 from kvformat.cli.scales import scales
 from kvformat.cli.simulate import simulate
 from kvformat.cli.size import size
@@ -114,6 +115,7 @@ _add(DOCUMENT, "explain", explain, "A number in an element format: code, neighbo
 _add(DOCUMENT, "table", table, "Every code of an element format and its value.")
 _add(DOCUMENT, "recipes", recipes.app, "The arithmetic of each engine: list, show, diff, prove.")
 _add(DOCUMENT, "layout", layout, "Where every code and scale of a page lies.")
+_add(DOCUMENT, "ptx", ptx, "A kernel as compiled: its parameters, its instructions, what cannot be run.")
 _add(DOCUMENT, "convert", convert, "The same cache in another layout, losslessly.")
 _add(DOCUMENT, "size", size, "Bytes of a model's cache in every mode.")
 _add(DOCUMENT, "simulate", simulate, "What quantization does to attention, through real bytes.")

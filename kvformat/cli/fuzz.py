@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 import sys
-from contextlib import redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,6 +59,9 @@ def fuzz(
     examples: Annotated[int | None, typer.Option(help="How many examples to try.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same examples again; no database is used.")] = None,
     torch: Annotated[str | None, typer.Option("--torch", metavar="[DEVICE]", help="Give it torch tensors.")] = None,
+    emulate: Annotated[
+        str | None, typer.Option(metavar="TARGET", help="Run its Triton kernels as compiled for sm_90, ... on the CPU.")
+    ] = None,
     order: Annotated[str | None, typer.Option(help="NHD or HND, where it takes only one.")] = None,
     v_scales: Annotated[str | None, typer.Option(help="swizzled or linear, where it takes only one.")] = None,
     head_dim: Annotated[list[int] | None, typer.Option(help="A head size that it takes (repeatable).")] = None,
@@ -78,7 +81,8 @@ def fuzz(
     if zoo:
         if target is not None:
             raise InputError("--zoo brings its own kernels; leave MODULE:FUNCTION out")
-        if any(each is not None for each in (mode, recipe, layout, kind, torch, order, v_scales, head_dim, dtype)):
+        own = (mode, recipe, layout, kind, torch, emulate, order, v_scales, head_dim, dtype)
+        if any(each is not None for each in own):
             raise InputError("--zoo searches each kernel by its own mode, recipe and layout; leave those options out")
         return _zoo(seeds, seed, only, budget, examples, as_json=as_json)
     if seed is not None and seed < 0:
@@ -92,7 +96,7 @@ def fuzz(
     from kvformat.cli.recipes import find
     from kvformat.fuzz.runner import fuzz as search
 
-    with redirect_stdout(sys.stderr):  # what the candidate prints is no part of the answer
+    with redirect_stdout(sys.stderr), _emulated(emulate, torch):  # what the candidate prints is no part of the answer
         report = search(
             target,
             mode=mode,
@@ -102,7 +106,7 @@ def fuzz(
             budget=budget,
             examples=examples,
             seed=seed,
-            torch=torch,
+            torch="cpu" if emulate else torch,
             order=order,
             v_scales=v_scales,
             head_dims=head_dim,
@@ -134,6 +138,19 @@ def _again(context: typer.Context, seed: int) -> str:
         for each in value if isinstance(value, list | tuple) else [value]:
             words += [*option, str(each)]
     return shlex.join([*words, "--seed", str(seed)])
+
+
+def _emulated(target: str | None, device: str | None) -> AbstractContextManager[object]:
+    """Where the candidate's Triton kernels run."""
+    if target is None:
+        return nullcontext()
+    if device not in (None, "cpu"):
+        raise InputError(f"--emulate gives the candidate CPU tensors; leave --torch {device} out")
+    try:
+        from kvformat.torch.emulation import emulate
+    except ModuleNotFoundError as error:
+        raise InputError(f"--emulate needs {error.name}: pip install 'kvformat[torch]'") from None
+    return emulate(target)
 
 
 def _database() -> Any:

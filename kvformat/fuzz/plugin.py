@@ -4,14 +4,19 @@
     def test_my_writer(kvformat_fuzz):
         kvformat_fuzz(my_writer)
 
-A counterexample goes to Hypothesis's example database, by the test's name, and comes first next time. Nothing of
-kvformat is loaded before a test asks for the fixture.
+A counterexample goes to Hypothesis's example database, by the test's name, and comes first next time.
+
+`pytest --kvformat-emulate=sm_90,sm_100` runs every test once for each target, in `kvformat.torch.emulate`: Triton
+kernels on CPU tensors run as compiled for it. A test that names the fixture `kvformat_emulation` sees the launches.
+
+Nothing of kvformat is loaded before a test asks for a fixture.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +28,36 @@ _MARKER = (
     "kvformat(mode, recipe=None, layout=None, budget=None, examples=None, seed=None, ...): what kvformat_fuzz searches"
     " with, as kvformat.fuzz takes it"
 )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --kvformat-emulate."""
+    parser.getgroup("kvformat").addoption(
+        "--kvformat-emulate",
+        metavar="TARGETS",
+        type=lambda text: [each for each in text.split(",") if each],
+        help="run each test with its Triton kernels as compiled for these GPUs (sm_90,sm_100), on CPU tensors",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run each test once for each target."""
+    targets = metafunc.config.getoption("kvformat_emulate", None)
+    if targets:
+        if "kvformat_emulation" not in metafunc.fixturenames:
+            metafunc.fixturenames.insert(0, "kvformat_emulation")
+        metafunc.parametrize("kvformat_emulation", targets, indirect=True)
+
+
+@pytest.fixture
+def kvformat_emulation(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The emulation that the test runs in: its target, and its launches so far."""
+    target = getattr(request, "param", None)
+    if target is None:
+        pytest.fail("kvformat_emulation needs a target: pytest --kvformat-emulate=sm_90", pytrace=False)
+    # a room beside this one, loaded only where a target was named
+    with import_module("kvformat.torch.emulation").emulate(target) as emulation:
+        yield emulation
 
 
 def pytest_configure(config: pytest.Config) -> None:

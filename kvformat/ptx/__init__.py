@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kvformat.ptx.compile import compile_cuda as compile_cuda
     from kvformat.ptx.errors import KernelFault as KernelFault
     from kvformat.ptx.errors import Refused as Refused
     from kvformat.ptx.memory import Struct as Struct
@@ -28,10 +29,11 @@ _HOMES = {
     "Kernel": "module",
     "Module": "module",
     "Run": "module",
+    "compile_cuda": "compile",
     "load": "module",
 }
 
-__all__ = ["Kernel", "KernelFault", "Module", "Refused", "Run", "Struct", "evaluate", "load"]
+__all__ = ["Kernel", "KernelFault", "Module", "Refused", "Run", "Struct", "compile_cuda", "evaluate", "load"]
 
 
 def __getattr__(name: str) -> Any:

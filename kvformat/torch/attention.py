@@ -86,22 +86,23 @@ def attend_split(
     first = split * per_split
     last = tl.minimum(first + per_split, length)
     of_group, k_dim, v_dim = tl.arange(0, QUERIES), tl.arange(0, K.padded), tl.arange(0, COLUMNS)
-    row = query + sequence.to(tl.int64) * query_stride + head * GROUP * head_stride
+    first_query = head.to(tl.int64) * GROUP
+    row = query + sequence.to(tl.int64) * query_stride
     top = tl.full((QUERIES,), float("-inf"), tl.float32)
     weight, total = tl.zeros((QUERIES,), tl.float32), tl.zeros((QUERIES, COLUMNS), tl.float32)
     for begin in range(first, last, TOKENS):
         token = begin + tl.arange(0, TOKENS)
         exists, column = token < last, token // BLOCK_SIZE
-        block = tl.load(blocks + sequence * table_stride + column, mask=exists & (column < table_blocks), other=-1).to(
-            tl.int64
-        )
+        block = tl.load(
+            blocks + sequence.to(tl.int64) * table_stride + column, mask=exists & (column < table_blocks), other=-1
+        ).to(tl.int64)
         here = exists & (block >= 0) & (block < num_blocks)
         tl.atomic_max(errors + token * 0, (token + 1).to(tl.int64), mask=exists & (here == 0), sem="relaxed")
         slot, heads = token % BLOCK_SIZE, token * 0 + head
         k = _rows(k_outer, pages, block, slot, heads, here, K, TOKENS)
         logits = tl.zeros((QUERIES, TOKENS), tl.float32)
         for i in tl.static_range(GROUP):
-            where = row + i * head_stride + k_dim * dim_stride
+            where = row + (first_query + i) * head_stride + k_dim.to(tl.int64) * dim_stride
             q = widen(tl.load(where, mask=k_dim < K.dims, other=0), DTYPE)
             logits = tl.where((of_group == i)[:, None], tl.sum(k * q[None, :], axis=1)[None, :], logits)
         logits = tl.where(here[None, :], logits * factor, float("-inf"))

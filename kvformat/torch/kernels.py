@@ -34,8 +34,9 @@ def _load_rows(
     """Patterns of rows and which exist: (rows, groups, elements of a group), TILE = (groups, elements)."""
     group = tl.arange(0, TILE[0])[:, None] * TILE[1]
     dim = group + tl.arange(0, TILE[1])[None, :]
-    row = token.to(tl.int64) * token_stride + head * head_stride
-    where = x + (row[:, None, None] + dim[None, :, :] * dim_stride)
+    # strides of 2^26 elements are real (heads of a cache's tensors): 32-bit offsets would wrap
+    row = token.to(tl.int64) * token_stride + head.to(tl.int64) * head_stride
+    where = x + (row[:, None, None] + dim.to(tl.int64)[None, :, :] * dim_stride)
     mask = kept[:, None, None]
     if TILE[0] * TILE[1] > DIMS:
         mask = mask & (dim < DIMS)[None, :, :]

@@ -132,7 +132,8 @@ def _address(page: tl.tensor, slot: tl.tensor, head: tl.tensor, PLACE: tl.conste
     SLOT: tl.constexpr = PLACE.slot
     HEAD: tl.constexpr = PLACE.head
     row = PLACE.offset // UNIT + page * (PLACE.page // UNIT)
-    return (row + _spread(slot, SLOT, len(SLOT), UNIT) + _spread(head, HEAD, len(HEAD), UNIT))[:, None]
+    at = _spread(slot.to(tl.int64), SLOT, len(SLOT), UNIT) + _spread(head.to(tl.int64), HEAD, len(HEAD), UNIT)
+    return (row + at)[:, None]
 
 
 @triton.jit
