@@ -199,7 +199,7 @@ def test_the_command_it_prints_searches_the_same_again(tmp_path, monkeypatch, ca
         ["kernel file.py:exits", "--mode", INT8, "--examples", "40", *sizes],
         ["kernel file.py:writer", "--mode", INT8, "--examples", "30", *where],
     ):
-        assert main(["fuzz", *arguments]) == 1
+        assert main(["fuzz", *arguments, "--seed", "5"]) == 1
         first = capsys.readouterr().out
         (again,) = re.findall(r"  again: kvformat (.*)", first)
         words = shlex.split(again)
