@@ -44,8 +44,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run each test once for each target."""
     targets = metafunc.config.getoption("kvformat_emulate", None)
     if targets:
-        if "kvformat_emulation" not in metafunc.fixturenames:
-            metafunc.fixturenames.insert(0, "kvformat_emulation")
         metafunc.parametrize("kvformat_emulation", targets, indirect=True)
 
 
@@ -60,8 +58,18 @@ def kvformat_emulation(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield emulation
 
 
+class _Everywhere:
+    """A plugin that is there with --kvformat-emulate only: every test runs in the emulation, named or not."""
+
+    @pytest.fixture(autouse=True)
+    def _kvformat_everywhere(self, kvformat_emulation: Any) -> None:
+        """Nothing but the dependency."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known, for --strict-markers."""
+    """Make the marker known, for --strict-markers, and the emulation one of every test where it is asked for."""
+    if config.getoption("kvformat_emulate", None):
+        config.pluginmanager.register(_Everywhere(), "kvformat-emulate")
     config.addinivalue_line("markers", _MARKER)
 
 

@@ -57,7 +57,16 @@ def assembled(kernel: Kernel) -> Sass:
             made: list[Counter[str]] = []
             for word in ("--fmad=true", "--fmad=false"):
                 cubin = Path(folder) / "kernel.cubin"
-                command = [assembler.path, f"-arch={kernel.module.target}", word, "-e", kernel.name, text, "-o", cubin]
+                command: list[str | Path] = [
+                    assembler.path,
+                    f"-arch={kernel.module.target}",
+                    word,
+                    "-e",
+                    kernel.name,
+                    text,
+                    "-o",
+                    cubin,
+                ]
                 done = toolchain.run(command)
                 if done.returncode:
                     lines = (done.stderr or done.stdout).strip().splitlines() or ["it failed and said nothing"]

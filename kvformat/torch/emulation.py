@@ -242,7 +242,7 @@ class _Driver:
         """There is none."""
 
 
-def _benchmark(call: Callable[[], Any], quantiles: Sequence[float] = (0.5,), **_: Any) -> list[float]:
+def _benchmark(call: Callable[[], Any], quantiles: Sequence[float] = (0.5,), **_: Any) -> Any:
     """For autotuning: the instructions that the launches executed, the same number on every machine."""
     active = drivers.active
     if not isinstance(active, _Driver):  # an autotuner keeps the benchmarker that it asked for first

@@ -81,3 +81,22 @@ settings.load_profile("here")
     finally:
         settings.register_profile("before", before)
         settings.load_profile("before")
+
+
+@pytest.mark.slow  # a process of its own, with torch and Triton in it
+def test_every_test_runs_once_for_each_target_in_the_emulation(repository):
+    pytest.importorskip("triton")
+    repository.makepyfile(
+        """
+def test_unnamed():
+    from triton.runtime.driver import driver
+    print("target", driver.active.get_current_target().arch)
+
+def test_named(kvformat_emulation):
+    print("named", kvformat_emulation.target)
+"""
+    )
+    result = repository.runpytest_subprocess("-p", "no:xdist", "-s", "--kvformat-emulate=sm_80,sm_90")
+    result.assert_outcomes(passed=4)
+    for line in ("target 80", "target 90", "named sm_80", "named sm_90"):
+        result.stdout.fnmatch_lines([f"*{line}*"])
