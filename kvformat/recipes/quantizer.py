@@ -118,9 +118,9 @@ def _given(
     for name, values in found.items():
         wanted = grouping.grid(levels[name].granularity, shape)
         if values.size == 1:
-            found[name] = values.reshape(1) if len(wanted) == 1 else values.reshape((1, 1, 1))
+            values = values.reshape((1,) * len(wanted))
         if len(wanted) == len(values.shape) and all(n in (1, w) for n, w in zip(values.shape, wanted, strict=True)):
-            found[name] = np.broadcast_to(found[name], wanted)
+            found[name] = np.broadcast_to(values, wanted)
         else:
             raise InputError(f"{name} of {how.name} must have shape {wanted} here; got {values.shape}")
     return found

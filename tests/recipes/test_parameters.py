@@ -74,7 +74,7 @@ def test_a_parameter_made_from_the_codes_and_codes_that_a_condition_leaves_undef
     assert abs(float(q.params["d"][0, 0, 0]) - best) <= best * 2.0**-10
 
 
-@pytest.mark.parametrize("shape", [(1, 2, 64), (1, 1, 64), (1, 2, 1), (1, 1, 1)])
+@pytest.mark.parametrize("shape", [(1, 2, 64), (1, 1, 64), (1, 2, 1), (1, 1, 1), (1,), ()])
 def test_parameters_are_given_for_the_tensor_the_head_or_the_channel(shape):
     given = np.linspace(0.01, 0.1, int(np.prod(shape)), dtype=np.float32).reshape(shape)
     q = same(X, GIVEN_BY_CHANNEL, params={"s": given})

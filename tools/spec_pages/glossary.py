@@ -32,7 +32,7 @@ def files() -> dict[str, str]:
 def _shares(each: Granularity) -> str:
     tokens = "all tokens" if each.shares_tokens else "one token"
     heads = "all heads" if each.shares_heads else "one head"
-    dims = f"{each.dims} consecutive dims" if each.dims else "all dims"
+    dims = {0: "all dims", 1: "one dim"}.get(each.dims, f"{each.dims} consecutive dims")
     return f"{dims} of {heads} of {tokens}"
 
 
