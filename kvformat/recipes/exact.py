@@ -39,7 +39,7 @@ def evaluate(
     binary = BINARIES.get(program.precision) if rounding else None
     for operation in (*program.reductions, *program.steps):
         if WORDS[operation.word].reduces:
-            values[operation.target] = _REDUCTIONS[operation.word](group)
+            values[operation.target] = _reduced(operation, group)
             continue
         operands = [_operand(text, values, binary) for text in operation.operands]
         result = _apply(operation, operands)
@@ -175,6 +175,7 @@ _MEANINGS: dict[str, Callable[..., Value]] = {
     "isinf": lambda a: not a.finite and not a.nan,
     "select": lambda flag, a, b: a if flag else b,
     "flush": lambda a: _flush(a),
+    "cast_int32": lambda a: _cast_int32(a),
 }
 
 
@@ -217,6 +218,18 @@ def _low_bits(a: Number, below: int) -> Number:
     return _ZERO if a.magnitude is None else number(a.magnitude / _last_place(a) % below)
 
 
+def _cast_int32(a: Number) -> Number:
+    if a.magnitude is None or not -(2**31) <= a.value < 2**31:
+        return number(Fraction(-(2**31)))
+    return number(Fraction(_floor(a.magnitude) * (-1 if a.negative else 1)))
+
+
+def _wrap(a: Number, bits: int) -> Number:
+    if a.magnitude is None:
+        return _ZERO
+    return number((a.value + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1))
+
+
 def _splice(a: Number, b: Number, below: int) -> Number:
     fits = b.magnitude is not None and 0 <= b.value <= below - 1
     integer = _floor(b.value) if fits else 0
@@ -256,6 +269,7 @@ _DIRECTED: dict[str, Callable[..., Callable[..., Number]]] = {
     "pow2": _pow2,
     "pow2_approx": lambda direction, kept="float32": lambda a: _pow2_approx(a, kept),
     "to": lambda name: lambda a: exact.round_binary(a, BINARIES[name]),
+    "wrap": lambda bits: lambda a: _wrap(a, int(bits)),
     "splice": lambda bits: lambda a, b: _splice(a, b, 2 ** int(bits)),
     "low_bits": lambda bits: lambda a: _low_bits(a, 2 ** int(bits)),
 }
@@ -280,7 +294,55 @@ def _amax_finite(group: Sequence[Number]) -> Number:
     return _largest([x.magnitude for x in group if x.magnitude is not None])
 
 
+def _signed_amax(group: Sequence[Number]) -> Number:
+    found = _ZERO
+    for x in group:
+        if _less(Number(False, found.magnitude, found.nan), Number(False, x.magnitude, x.nan)):
+            found = x
+    return found
+
+
+def _from(start: str, better: Callable[[Number, Number], bool]) -> Callable[[Sequence[Number]], Number]:
+    def found(group: Sequence[Number]) -> Number:
+        kept = exact.round_binary(number(float(start)), BINARIES["float32"])
+        for x in group:
+            kept = x if better(x, kept) else kept
+        return kept
+
+    return found
+
+
+def _sum(order: str, squares: bool) -> Callable[[Sequence[Number]], Number]:
+    lanes = 1 if order == "sequential" else int(order.removeprefix("lanes_"))
+
+    def total(group: Sequence[Number]) -> Number:
+        sums = [_ZERO] * lanes
+        for index, x in enumerate(group):
+            sums[index % lanes] = _rounded(_add(sums[index % lanes], _rounded(_mul(x, x)) if squares else x))
+        while len(sums) > 1:
+            half = len(sums) // 2
+            sums = [_rounded(_add(low, high)) for low, high in zip(sums[:half], sums[half:], strict=True)]
+        return sums[0]
+
+    return total
+
+
+def _reduced(operation: Operation, group: Sequence[Number]) -> Value:
+    if operation.attributes:
+        return _ATTRIBUTED[operation.word](*operation.attributes)(group)
+    return _REDUCTIONS[operation.word](group)
+
+
+#: reductions that an attribute gives their meaning
+_ATTRIBUTED: dict[str, Callable[..., Callable[[Sequence[Number]], Number]]] = {
+    "max_from": lambda start: _from(start, lambda x, kept: _less(kept, x)),
+    "min_from": lambda start: _from(start, _less),
+    "sum": lambda order: _sum(order, squares=False),
+    "sum_squares": lambda order: _sum(order, squares=True),
+}
+
 _REDUCTIONS: dict[str, Callable[[Sequence[Number]], Value]] = {
+    "signed_amax": _signed_amax,
     "amax_finite": _amax_finite,
     "amax_number": _amax_number,
     "amax": lambda group: NAN if any(x.nan for x in group) else _amax_number(group),

@@ -56,7 +56,7 @@ def run(program: Program, inputs: Mapping[str, Value], groups: Array, *, bounds:
     with np.errstate(all="ignore"):
         for operation in (*program.reductions, *program.steps):
             if WORDS[operation.word].reduces:
-                values[operation.target] = _REDUCTIONS[operation.word](groups)
+                values[operation.target] = _REDUCTIONS[operation.word](groups, *operation.attributes)
                 continue
             operands = [_operand(text, values, dtype) for text in operation.operands]
             if narrow is not None:
@@ -218,6 +218,10 @@ def _apply(operation: Operation, operands: list[Any], *, bounds: bool) -> Value:
         return _CONDITIONS[word](*operands)
     if word == "pow2_approx" and bounds:
         return _pow2_approx(operands[0], *operation.attributes[1:])
+    if word == "wrap":
+        return _wrap(operands[0], int(operation.attributes[0]))
+    if word == "cast_int32":
+        return _cast_int32(operands[0])
     if word == "low_bits":
         return _low_bits(operands[0], int(operation.attributes[0]))
     if word in _OF_MAGNITUDE:
@@ -314,6 +318,38 @@ def _low_bits(a: Interval, bits: int) -> Interval:
     together = low // below == high // below
     low, high = np.where(together, low % below, 0), np.where(together, high % below, below - 1)
     return Interval(low.astype(a.low.dtype), high.astype(a.low.dtype))
+
+
+def _wrap(a: Interval, bits: int) -> Interval:
+    half = 2.0 ** (bits - 1)
+
+    def wrapped(end: Array) -> Array:
+        wide = np.where(np.isfinite(end), end, 0).astype(np.float64)
+        low: Array = (wide - np.floor((wide + half) / (2 * half)) * 2 * half).astype(end.dtype)
+        return low
+
+    if a.low is a.high:
+        return points(wrapped(a.low))
+    same = np.floor((a.low.astype(np.float64) + half) / (2 * half)) == np.floor(
+        (a.high.astype(np.float64) + half) / (2 * half)
+    )
+    dtype = a.low.dtype.type
+    return Interval(np.where(same, wrapped(a.low), dtype(-half)), np.where(same, wrapped(a.high), dtype(half - 1)))
+
+
+def _cast_int32(a: Interval) -> Interval:
+    dtype = a.low.dtype.type
+
+    def cast(end: Array) -> Array:
+        fits = (end >= -(2.0**31)) & (end < 2.0**31)
+        cut: Array = np.where(fits, np.trunc(end) + dtype(0), dtype(-(2.0**31)))
+        return cut
+
+    if a.low is a.high:
+        return points(cast(a.low))
+    low, high = cast(a.low), cast(a.high)
+    beyond = (a.high >= 2.0**31) & (a.low < 2.0**31)
+    return Interval(np.where(beyond, dtype(-(2.0**31)), low), np.where(beyond, dtype(2.0**31), high))
 
 
 def _pow2_down(a: Array) -> Array:
@@ -453,7 +489,38 @@ def _extreme(choose: Callable[..., Array], nothing: float) -> Callable[[Array], 
     return reduced
 
 
-_REDUCTIONS: dict[str, Callable[[Array], Value]] = {
+def _signed_amax(groups: Array) -> Interval:
+    size = np.where(np.isnan(groups), np.float32(0), np.abs(groups))
+    first = np.argmax(size, axis=-1)[..., None]
+    found = np.take_along_axis(groups, first, axis=-1)
+    return points(np.where(np.take_along_axis(size, first, axis=-1) == 0, np.float32(0), found))
+
+
+def _from(start: str, sign: int, groups: Array) -> Interval:
+    kept = np.broadcast_to(np.float32(start), (*groups.shape[:-1], 1))
+    for i in range(groups.shape[-1]):
+        x = groups[..., i : i + 1]
+        kept = np.where(x > kept if sign > 0 else x < kept, x, kept)
+    return points(kept)
+
+
+def _sum(order: str, terms: Array) -> Interval:
+    lanes = 1 if order == "sequential" else int(order.removeprefix("lanes_"))
+    sums = [np.zeros((*terms.shape[:-1], 1), np.float32)] * lanes
+    for i in range(terms.shape[-1]):
+        sums[i % lanes] = sums[i % lanes] + terms[..., i : i + 1]
+    while len(sums) > 1:
+        half = len(sums) // 2
+        sums = [low + high for low, high in zip(sums[:half], sums[half:], strict=True)]
+    return points(sums[0])
+
+
+_REDUCTIONS: dict[str, Callable[..., Value]] = {
+    "signed_amax": _signed_amax,
+    "max_from": lambda groups, start: _from(start, 1, groups),
+    "min_from": lambda groups, start: _from(start, -1, groups),
+    "sum": lambda groups, order: _sum(order, groups),
+    "sum_squares": lambda groups, order: _sum(order, groups * groups),
     "amax_finite": lambda groups: _largest(groups, np.isfinite(groups)),
     "amax_number": lambda groups: _largest(groups, ~np.isnan(groups)),
     "amax": lambda groups: points(np.max(np.abs(groups), axis=-1, keepdims=True)),

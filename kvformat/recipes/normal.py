@@ -8,10 +8,7 @@ from typing import Any
 
 from kvformat.recipes.compose import scalar
 from kvformat.recipes.program import Level, Operation, Program, Recipe, is_constant
-
-#: words whose two operands may be exchanged, and words that are another one with a constant
-_COMMUTATIVE = {"add", "mul", "max", "min", "eq", "ne"}
-_SHORT = {"rcp": ("div", "1")}
+from kvformat.recipes.vocabulary import WORDS
 
 #: the operations of each part, one per line
 Normal = dict[str, tuple[str, ...]]
@@ -96,10 +93,11 @@ class _Unfolding:
             return name
         operation = self.operations[index]
         word, operands = operation.word, [self.value(operand, index) for operand in operation.operands]
-        if word in _SHORT:
-            word, constant = _SHORT[word]
+        short = WORDS[word].short_for
+        if short is not None:
+            word, constant = short
             operands.insert(0, repr(float(self.scalar(constant))))
-        if word in _COMMUTATIVE:
+        if WORDS[word].commutative:
             operands.sort()
         call = f"{word}({', '.join((*operands, *operation.attributes))})"
         return self.names.setdefault(call, f"v{len(self.names)}")

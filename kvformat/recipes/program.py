@@ -14,7 +14,7 @@ from kvformat.elements.formats import ELEMENTS
 from kvformat.errors import InputError, unknown_name
 from kvformat.recipes.rows import RowStep
 from kvformat.recipes.store import StoreFormat, store_format
-from kvformat.recipes.vocabulary import OVERFLOWS, PRECISIONS, WORDS, Granularity, Kind, Word, granularity
+from kvformat.recipes.vocabulary import NUMBER, OVERFLOWS, PRECISIONS, WORDS, Granularity, Kind, Word, granularity
 
 __all__ = ["NOTHING", "Level", "Operation", "Program", "Recipe", "granularity", "is_constant"]
 
@@ -197,6 +197,10 @@ def _parse_operand(arg: ast.expr, line: str, operations: _Operations) -> str:
 
 def _parse_attribute(arg: ast.expr, word: Word, index: int, line: str) -> str:
     text = ast.unparse(arg)
+    if word.attributes[index] == NUMBER:
+        if not is_constant(text):
+            raise InputError(f"recipe line {line!r}: {word.name} takes a number there; got {text!r}")
+        return text
     if text not in word.attributes[index]:
         raise unknown_name(f"attribute of {word.name} in recipe line {line!r}:", text, word.attributes[index])
     return text
@@ -451,13 +455,19 @@ def _check_store(level: Level, where: str) -> None:
         )
 
 
+#: reductions of which the largest over parts is that of the whole
+COMBINING = ("amax_finite", "amax_number", "amax", "any_nan", "largest")
+
+
 def _check_reach(level: Level, where: str) -> None:
     share = level.granularity
     if level.after and (level.program.reductions or level.trials or level.may_be_given):
         raise InputError(f"{where}: what is made from codes reads its own sums; no reduction, trial or given number")
     for operation in level.program.reductions:
-        if operation.word == "smallest" and share.of_rows and not share.within_row:
-            raise InputError(f"{where}: {operation}: parts of a tensor combine by maximum; smallest needs a row")
+        if share.of_rows and not share.within_row and operation.word not in COMBINING:
+            raise InputError(
+                f"{where}: {operation}: parts of a tensor combine by maximum; {operation.word} needs a row"
+            )
     if level.trials and not share.within_row:
         raise InputError(f"{where}: trials are for a scale within a row")
     if any(not is_constant(trial) for trial in level.trials):

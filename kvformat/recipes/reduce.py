@@ -71,9 +71,13 @@ def _reduce_group(plan: Any, bits: Any, count: Any) -> Any:
         "any_nan": lambda finite, number, top: np.float32(top > infinity),
     }
     signed_extremes = any(operation.word in _EXTREMES for operation in wanted.reductions)
-    collect: Any = inlined(lambda finite, number, top, ends: ())
+    collect: Any = inlined(lambda finite, number, top, ends, bits, count: ())
     for operation in wanted.reductions:
-        collect = _collect(collect, inlined(_EXTREMES.get(operation.word) or _of_magnitudes(readings[operation.word])))
+        if operation.word in _PASSES:
+            reading = _of_elements(_PASSES[operation.word](widen, *operation.attributes))
+        else:
+            reading = _EXTREMES.get(operation.word) or _of_magnitudes(readings[operation.word])
+        collect = _collect(collect, inlined(reading))
 
     def reduce(plan: Any, bits: Any, count: Any) -> Any:
         top = zero
@@ -86,7 +90,7 @@ def _reduce_group(plan: Any, bits: Any, count: Any) -> Any:
                 magnitude = signed(bits[i] & absolute)
                 finite = magnitude if finite < magnitude < infinity else finite
                 number = magnitude if number < magnitude <= infinity else number
-        return collect(finite, number, top, ends(bits, count))
+        return collect(finite, number, top, ends(bits, count), bits, count)
 
     def both_ends(bits: Any, count: Any) -> Any:
         largest, smallest = -np.float32(np.inf), np.float32(np.inf)
@@ -104,17 +108,96 @@ def _reduce_group(plan: Any, bits: Any, count: Any) -> Any:
 
 #: the words that read x with its sign; they cost a loop of their own
 _EXTREMES = {
-    "largest": lambda finite, number, top, ends: ends[0],
-    "smallest": lambda finite, number, top, ends: ends[1],
+    "largest": lambda finite, number, top, ends, bits, count: ends[0],
+    "smallest": lambda finite, number, top, ends, bits, count: ends[1],
 }
 
 
 def _of_magnitudes(reading: Any) -> Any:
     read = inlined(reading)
-    return lambda finite, number, top, ends: read(finite, number, top)
+    return lambda finite, number, top, ends, bits, count: read(finite, number, top)
+
+
+def _of_elements(reading: Any) -> Any:
+    read = inlined(reading)
+    return lambda finite, number, top, ends, bits, count: read(bits, count)
+
+
+def _signed_amax(widen: Any) -> Any:
+    def signed_amax(bits: Any, count: Any) -> Any:
+        size, found = np.float32(0), np.float32(0)
+        for i in range(count):
+            x = widen(bits[i])
+            found = x if np.abs(x) > size else found
+            size = np.abs(found)
+        return found
+
+    return signed_amax
+
+
+def _max_from(widen: Any, start: str) -> Any:
+    first = np.float32(start)
+
+    def max_from(bits: Any, count: Any) -> Any:
+        found = first
+        for i in range(count):
+            x = widen(bits[i])
+            found = x if x > found else found  # noqa: FURB136 false for NaN
+        return found
+
+    return max_from
+
+
+def _min_from(widen: Any, start: str) -> Any:
+    first = np.float32(start)
+
+    def min_from(bits: Any, count: Any) -> Any:
+        found = first
+        for i in range(count):
+            x = widen(bits[i])
+            found = x if x < found else found  # noqa: FURB136 false for NaN
+        return found
+
+    return min_from
+
+
+def _sum_of(term: Any) -> Any:
+    def make(widen: Any, order: str) -> Any:
+        lanes = 1 if order == "sequential" else int(order.removeprefix("lanes_"))
+        return _tree(widen, inlined(term), 0, 1, lanes)
+
+    return make
+
+
+def _tree(widen: Any, term: Any, lane: int, width: int, lanes: int) -> Any:
+    """The sum of the lanes that meet in `lane` when `width` sums are left."""
+    if width == lanes:
+
+        def running(bits: Any, count: Any) -> Any:
+            total = np.float32(0)
+            for i in range(lane, count, lanes):
+                total += term(widen(bits[i]))
+            return total
+
+        return inlined(running)
+    low, high = (_tree(widen, term, lane + more, 2 * width, lanes) for more in (0, width))
+    return inlined(lambda bits, count: low(bits, count) + high(bits, count))
+
+
+#: the words that go through the elements in order, in a loop of their own
+_PASSES: dict[str, Any] = {
+    "signed_amax": _signed_amax,
+    "max_from": _max_from,
+    "min_from": _min_from,
+    "sum": _sum_of(lambda x: x),
+    "sum_squares": _sum_of(lambda x: np.float32(x * x)),
+}
 
 
 def _collect(collect: Any, reading: Any) -> Any:
     return inlined(
-        lambda finite, number, top, ends: (*collect(finite, number, top, ends), reading(finite, number, top, ends))
+        lambda finite, number, top, ends, bits, count: (
+            *collect(finite, number, top, ends, bits, count),
+            reading(finite, number, top, ends, bits, count),
+        )
     )

@@ -36,7 +36,17 @@ class Word:
     ulps: int = 0
     #: reads all elements that share a scale instead of one value
     reduces: bool = False
+    #: its two operands may be exchanged
+    commutative: bool = False
+    #: the word that it is, with that constant as the first operand
+    short_for: tuple[str, str] | None = None
 
+
+#: an attribute that is any number
+NUMBER = ("a number",)
+
+#: orders in which a sum can go
+ORDERS = ("sequential", "lanes_4", "lanes_8", "lanes_16")
 
 #: what an `encode` does with overflow and Inf, as `kvformat.encode` takes it
 OVERFLOWS = ("saturate", "ieee")
@@ -57,16 +67,27 @@ _WORDS = (
     Word("any_nan", (_G,), _F, "whether any element is NaN", reduces=True),
     Word("largest", (_G,), _N, "the largest x, signed; NaN is passed over, 0 if all are; a zero is +0", reduces=True),
     Word("smallest", (_G,), _N, "the smallest x, signed, likewise; for scales within a row", reduces=True),
-    Word("add", (_N, _N), _N, "a + b"),
+    Word("signed_amax", (_G,), _N, "the x of largest magnitude, signed, the first of equals; NaN is passed over",
+         reduces=True),
+    Word("max_from", (_G,), _N, "that number, then each x that is larger, in order; NaN is passed over",
+         (NUMBER,), 1, reduces=True),
+    Word("min_from", (_G,), _N, "that number, then each x that is smaller, in order; NaN is passed over",
+         (NUMBER,), 1, reduces=True),
+    Word("sum", (_G,), _N, "the sum of x from 0, each addition rounded to binary32; `lanes_n`: n sums, element i into "
+         "sum i mod n, then the upper half of the sums added to the lower until one is left", (ORDERS,), 1,
+         reduces=True),
+    Word("sum_squares", (_G,), _N, "the sum of x * x, likewise, each product rounded to binary32", (ORDERS,), 1,
+         reduces=True),
+    Word("add", (_N, _N), _N, "a + b", commutative=True),
     Word("sub", (_N, _N), _N, "a - b"),
-    Word("mul", (_N, _N), _N, "a * b"),
+    Word("mul", (_N, _N), _N, "a * b", commutative=True),
     Word("div", (_N, _N), _N, "a / b, correctly rounded; x / 0 is Inf, 0 / 0 NaN"),
-    Word("rcp", (_N,), _N, "1 / a, correctly rounded"),
+    Word("rcp", (_N,), _N, "1 / a, correctly rounded", short_for=("div", "1")),
     Word("neg", (_N,), _N, "-a, the sign bit flipped"),
     Word("abs", (_N,), _N, "|a|, the sign bit cleared"),
     Word("copysign", (_N, _N), _N, "|a| with the sign of b, zeros and NaN included"),
-    Word("max", (_N, _N), _N, "the larger one; NaN if either is NaN (IEEE maximum); -0 < +0"),
-    Word("min", (_N, _N), _N, "the smaller one; NaN if either is NaN (IEEE minimum); -0 < +0"),
+    Word("max", (_N, _N), _N, "the larger one; NaN if either is NaN (IEEE maximum); -0 < +0", commutative=True),
+    Word("min", (_N, _N), _N, "the smaller one; NaN if either is NaN (IEEE minimum); -0 < +0", commutative=True),
     Word("max_number", (_N, _N), _N, "the larger one; a NaN gives way to the other operand (CUDA fmaxf); -0 < +0"),
     Word("min_number", (_N, _N), _N, "the smaller one; a NaN gives way to the other operand (CUDA fminf); -0 < +0"),
     Word("clamp", (_N, _N, _N), _N, "a limited to b .. c; NaN stays NaN"),
@@ -77,6 +98,10 @@ _WORDS = (
          (("down", "up"),), 1),
     Word("to", (_N,), _N, "rounded to nearest even in that format; `input`: the format of x",
          (("float16", "bfloat16", "float32", "input"),), 1),
+    Word("cast_int32", (_N,), _N,
+         "toward zero to a 32-bit integer; NaN, Inf and what is beyond give -2^31 (x86 cvttps2dq)"),
+    Word("wrap", (_N,), _N, "the low bits of the integer a, read as a two's complement number; 0 for NaN and Inf",
+         (("4", "5", "6", "8", "16"),), 1),
     Word("flush", (_N,), _N, "a; a subnormal binary32 number becomes a zero of its sign (PTX .ftz)"),
     Word("splice", (_N, _N), _N,
          "a with its low bits, as binary32, replaced by the integer b, by 0 if b does not fit; NaN stays NaN",
@@ -93,8 +118,8 @@ _WORDS = (
          (("up",), ("float16", "bfloat16", "float32", "input")), 1, ulps=2),
     Word("encode", (_N,), "code", "the code of a; overflow saturates unless `ieee`",
          (ELEMENTS, _POLICIES, _POLICIES), 1),
-    Word("eq", (_N, _N), _F, "a == b"),
-    Word("ne", (_N, _N), _F, "a != b; true if either is NaN"),
+    Word("eq", (_N, _N), _F, "a == b", commutative=True),
+    Word("ne", (_N, _N), _F, "a != b; true if either is NaN", commutative=True),
     Word("lt", (_N, _N), _F, "a < b"),
     Word("le", (_N, _N), _F, "a <= b"),
     Word("isnan", (_N,), _F, "whether a is NaN"),

@@ -169,6 +169,23 @@ def _flush(operation: Operation, real: Any) -> Step:
     return lambda a: np.copysign(real(0), a) if np.abs(a) < smallest else a
 
 
+def _cast_int32(operation: Operation, real: Any) -> Step:
+    below, above = real(-(2.0**31)), real(2.0**31)
+    return lambda a: np.trunc(a) + real(0) if below <= a < above else below
+
+
+def _wrap(operation: Operation, real: Any) -> Step:
+    half = np.float64(2.0 ** (int(operation.attributes[0]) - 1))
+
+    def wrap(a: Any) -> Any:
+        wide = np.float64(a)
+        turns = np.floor((wide + half) / (half + half))
+        # the sum with +0 makes a zero +0
+        return real(wide - turns * (half + half) + np.float64(0)) if np.abs(a) < np.inf else real(0)
+
+    return wrap
+
+
 def _splice(operation: Operation, real: Any) -> Step:
     low = np.uint32((1 << int(operation.attributes[0])) - 1)
     kept, zero, most = np.uint32(~low), real(0), real(low)
@@ -199,6 +216,8 @@ _FAMILIES: dict[str, Callable[[Operation, Any], Step]] = {
     "pow2": _pow2,
     "pow2_approx": _pow2_approx,
     "flush": _flush,
+    "cast_int32": _cast_int32,
+    "wrap": _wrap,
     "splice": _splice,
     "low_bits": _low_bits,
     "rcp_approx": _flushing,

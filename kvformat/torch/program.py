@@ -102,6 +102,10 @@ class Dequantizer:
     restore: Steps
 
 
+#: reductions that kernels know
+REDUCTIONS = ("amax_finite", "amax_number", "amax", "any_nan", "largest", "smallest")
+
+
 @cache
 def digest() -> str:
     """A digest of all code that kernels are made of."""
@@ -171,8 +175,9 @@ def _supported(recipe: Recipe) -> Recipe:
         raise InputError(f"recipe {recipe.name} transforms rows first, which kernels do not; use CPU tensors")
     programs = [level.program for level in recipe.levels] + [level.error for level in recipe.levels]
     for program in (*programs, recipe.code, recipe.value):
-        for operation in program.steps:
-            if operation.word not in words.WORDS:
+        for operation in program.operations:
+            reduced = operation.word in REDUCTIONS
+            if operation.word not in words.WORDS and not reduced:
                 raise InputError(f"recipe {recipe.name}: kernels do not know {operation.word}; use CPU tensors")
     return recipe
 

@@ -44,6 +44,8 @@ PARTS = {
     toward_zero = round(a, toward_zero)
     up = round(a, up)
     down = round(a, down)
+    cast = cast_int32(a)
+    wrapped = wrap(a, 8)
     """,
     "flags": """
     eq = eq(a, b)
