@@ -105,13 +105,13 @@ def test_mlx_on_a_gpu_starts_from_0_so_that_a_group_of_negatives_has_another_sca
     ([-127.5, 127.5, 0, .5, -.5, 1], "1", "127.5", "00ff80807f80"),
     ([0], "0.0001", "-0", "000000"),
     ([3] * 32, "0.0001", "-30000", "000000"),
-    ([NAN, 1, -2, 6], "0.0313725", "63.75", "006000ff"),
+    ([NAN, 1, -2, 6], "0.031373", "63.75", "006000ff"),
 ])  # fmt: skip
 def test_openvino_u8_by_token(values, scale, zero, codes):
     q = kvf.quantize(_row(values), engines.openvino("per_token_head", 8))
     assert q.codes.tobytes().hex().startswith(codes)
-    # parameters were seen in print, with six digits
-    assert [f"{q.params[name].item():.6g}" for name in ("s", "zp")] == [scale, zero]
+    # parameters were seen in print, cut to six digits: five are sure
+    assert [f"{q.params[name].item():.5g}" for name in ("s", "zp")] == [scale, zero]
 
 
 def test_openvino_u4_has_the_even_element_in_the_high_nibble():
