@@ -87,7 +87,7 @@ def test_programs_are_equal_if_their_operations_and_precision_are():
         ("neg(x)", "not of the form"),
         ("c = x + 1", "not of the form"),
         ("nan = neg(x)", "'nan' is a number, not a name"),
-        ("c = frob(x)", "unknown word in recipe line 'c = frob(x)': 'frob'; the closest of "),
+        ("c = zyxw(x)", "unknown word in recipe line 'c = zyxw(x)': 'zyxw'; the closest of "),
         ("c = power(x, 2)", "'power'"),
         ("c = encod(x, e4m3fn)", "did you mean encode?"),
         ("c = np.abs(x)", "'np.abs'"),
