@@ -77,13 +77,13 @@ def test_every_mutation_changes_the_text_that_is_there():
         assert old != new
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("tests", [VECTORS, MACHINE], ids=lambda path: path.stem)
 def test_the_copy_passes_as_it_is(copy, tests):
     assert passes(copy, tests)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("rule", "file", "old", "new", "tests"), MUTATIONS, ids=[m[0] for m in MUTATIONS])
 def test_a_broken_rule_is_noticed(copy, rule, file, old, new, tests):
     path = copy / "kvformat" / "ptx" / f"{file}.py"
