@@ -88,7 +88,8 @@ def llvm(call, operands):
     from llvmlite import binding
 
     def real(pattern):
-        wide = np.array([pattern], np.uint32).view(np.float32).astype(np.float64).view(np.uint64)[0]
+        with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+            wide = np.array([pattern], np.uint32).view(np.float32).astype(np.float64).view(np.uint64)[0]
         return f"0x{int(wide):016X}"
 
     lines = ['target triple = "nvptx64-nvidia-cuda"', f"declare {call.declaration}", "define void @k(ptr %out) {"]

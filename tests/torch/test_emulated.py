@@ -31,6 +31,8 @@ sys.path.insert(0, str(ROOT / "spec" / "emulate"))
 import faults  # noqa: E402
 
 each_mode = pytest.mark.parametrize("config", ONE_PER_MODE, ids=lambda config: config.mode)
+# the default of FP fusion is what some of these kernels are about
+pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 TOKENS = 3  # a number of rows is a constant of the kernel where it is 1 or a multiple of 16
 
 
@@ -83,17 +85,6 @@ def test_rounding_outliers_and_sinks_are_searched(config):
     search()
 
 
-def test_heads_that_lie_2_to_the_26_elements_apart_are_read_where_they_are():
-    heads, stride = 34, 1 << 26
-    storage = torch.empty((heads - 1) * stride + 128, dtype=torch.bfloat16)  # 4.4 GB of addresses, 34 pages touched
-    x = storage.as_strided((1, heads, 128), (128, stride, 1))
-    x.copy_(torch.from_numpy(np.random.default_rng(0).standard_normal((1, heads, 128)).astype(np.float32)))
-    codes, scales, _ = launch.quantize(x, kvf.recipe("int8_per_token_head"), None)
-    wanted = kvf.quantize(arrays.array(x), "int8_per_token_head")
-    np.testing.assert_array_equal(codes.numpy().view(np.int8), wanted.codes)
-    np.testing.assert_array_equal(scales.numpy(), wanted.scales)
-
-
 # --- conversions by the GPU's instruction ---------------------------------------------------------------------------
 
 
@@ -109,10 +100,6 @@ def test_the_conversion_by_the_instruction_gives_the_same_bytes_or_does_not_comp
         launch.write(made, x, "k", into, slots, how, given_scale_of(how), errors, hardware=hardware)
 
     first = 89 if mode == "fp8_per_token_head" else 100
-    if kvformat_emulation.capability < first and mode == "fp8_per_token_head":
-        with pytest.raises(CompilationError):
-            write(pages[0], hardware=True)
-        return
     write(pages[0], hardware=True)
     if kvformat_emulation.capability < first:  # the instruction is inline assembly: the assembler refuses it
         target = kvformat_emulation.target

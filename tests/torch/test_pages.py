@@ -244,3 +244,14 @@ def test_pages_at_an_address_that_is_no_multiple_of_a_store_are_stored_narrower(
     launch.write(made, x, "k", plain, slots, kvf.recipe(config.mode), scale, errors)
     assert torch.equal(pages, plain)
     assert plain.any()
+
+
+def test_heads_that_lie_2_to_the_26_elements_apart_are_read_where_they_are():
+    heads, stride = 34, 1 << 26
+    storage = torch.empty((heads - 1) * stride + 128, dtype=torch.bfloat16)  # 4.4 GB of addresses, 34 pages touched
+    x = storage.as_strided((1, heads, 128), (128, stride, 1))
+    x.copy_(torch.from_numpy(np.random.default_rng(0).standard_normal((1, heads, 128)).astype(np.float32)))
+    codes, scales, _ = launch.quantize(x, kvf.recipe("int8_per_token_head"), None)
+    wanted = kvf.quantize(arrays.array(x), "int8_per_token_head")
+    np.testing.assert_array_equal(codes.numpy().view(np.int8), wanted.codes)
+    np.testing.assert_array_equal(scales.numpy(), wanted.scales)
