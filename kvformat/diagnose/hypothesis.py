@@ -288,7 +288,7 @@ def _of_bytes(good: Mask, bits: int, packing: str) -> Mask:
     return np.logical_and(first, second)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Verdict:
     """A hypothesis looked at byte by byte."""
 

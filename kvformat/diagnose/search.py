@@ -143,7 +143,19 @@ class _Search:
             self._mixed()
             if self._left_over():
                 self._try(self._faults_of_rivals())
+        self._bound()
         return sorted(self.verdicts, key=lambda each: each.bits)
+
+    def _bound(self) -> None:
+        """Work out what approximate instructions allow, for the best hypotheses that have some."""
+        open_ = [
+            each for each in self.verdicts
+            if each is not self.own and len(each.wrong) and each.hypothesis.approximate and not each.allowance
+        ]  # fmt: skip
+        for each in sorted(open_, key=lambda each: each.bits)[:_BOUNDED]:
+            better = self._verdict(each.hypothesis, bounds=True)
+            if better is not None:
+                self.verdicts[self.verdicts.index(each)] = better
 
     def _left_over(self) -> bool:
         """Whether some bits could still be saved."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvformat.diagnose.catalogue import FAULTS
-from kvformat.fuzz.zoo.entry import kernels
+from kvformat.fuzz.zoo.catalogue import kernels
 
 #: what a reader does wrong, or a writer outside of the rows of its tokens: no byte that a dump's tokens have shows it
 NO_BYTES = {
