@@ -239,7 +239,7 @@ class _Search:
 
     def _hypotheses(self, writer: Writer, strips: Mapping[Side, Strip]) -> Iterable[tuple[Hypothesis, int]]:
         changes = {side: self._change(side, strip.value, strip.known) for side, strip in strips.items()}
-        for gain in gains(changes):
+        for gain in gains({side: change for side, change in changes.items() if len(change.delta)}):
             hypothesis = with_writers(self.plain, dict.fromkeys(gain.sides, writer))
             yield replace(hypothesis, scope=gain.scope), gain.bytes
 
@@ -324,14 +324,16 @@ class _Search:
         wanted: list[tuple[float, int, Hypothesis]] = []
         for geometry in self.geometries:
             self.tried += 1
-            everywhere = with_geometries(self.plain, dict.fromkeys(self.scene.sides, geometry))
+            places, home = self.scene.places(geometry), self.scene.places(self.home)
+            assert places is not None
+            assert home is not None
+            moved = [side for side in self.scene.sides if places.coupled or not places.same_as(home, side)]
+            everywhere = with_geometries(self.plain, dict.fromkeys(moved, geometry))
             verdict = self._verdict(everywhere, bounds=False)
             if verdict is None:
                 continue
             self.verdicts.append(verdict)
             ranked.append((verdict.explained, geometry))
-            places = self.scene.places(geometry)
-            assert places is not None
             for scoped, gain in self._scoped(geometry, verdict, coupled=places.coupled or places.overlapping):
                 estimate = self.kinds.bits(scoped, self.plain) + _PER_BYTE * (len(self.own.wrong) - gain)
                 wanted.append((estimate, len(wanted), scoped))

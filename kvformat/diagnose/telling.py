@@ -69,6 +69,8 @@ def _grouped(verdicts: Sequence[Verdict]) -> list[list[Verdict]]:
     groups: dict[int, list[Verdict]] = {}
     for verdict in verdicts:
         groups.setdefault(verdict.digest, []).append(verdict)
+    for group in groups.values():  # what is exact says more than what is only known up to a bound
+        group.sort(key=lambda each: (each.hypothesis.approximate, each.bits))
     return list(groups.values())
 
 
