@@ -379,7 +379,8 @@ def quantize(
     x: NDArray[Any], recipe: Recipe, scale: float | None = None
 ) -> tuple[NDArray[Any], NDArray[Any], np.float32]:
     """Codes, scales and global scale as `kvformat.quantize` gives them, one element at a time (10,000 a second)."""
-    given = {next(level.name for level in recipe.levels if level.may_be_given): scale} if scale is not None else {}
+    takes = [level.name for level in recipe.levels if level.may_be_given][:1]  # a recipe without one has no use for it
+    given = {name: scale for name in takes if scale is not None}
     made = quantize_all(x, recipe, given)
     tokens, heads, _ = x.shape
     if recipe.inner is None:

@@ -139,7 +139,7 @@ def test_a_hex_integer_is_a_number_and_the_text_says_how_to_mean_the_code(capsys
         (("\N{ARABIC-INDIC DIGIT THREE}", "--format", "e4m3fn"), "is not a number"),
         (("1_0", "--format", "e4m3fn"), "is not a number"),
         (("0x", "--format", "e4m3fn"), "is not a number"),
-        (("1", "--format", "e4m3"), "unknown element format 'e4m3'; did you mean"),
+        (("1", "--format", "e4m3fm"), "unknown element format 'e4m3fm'; did you mean"),
         (("1", "--format", "e8m0fnu"), "nearest_even, up, down"),
         (("1", "--format", "e5m2", "--rounding", "up"), "e5m2 has no rounding 'up'"),
         (("1", "--format", "e5m2", "--overflow", "wrap"), "unknown overflow 'wrap'"),

@@ -393,7 +393,7 @@ def test_answers_that_are_no_codes_are_refused(function, says):
 
 def test_unknown_files_and_groups_are_refused_by_name():
     with pytest.raises(kvf.InputError, match="did you mean elements/e4m3fn_encode"):
-        VECTORS.find("elements/e4m3_encode")
+        VECTORS.find("elements/e4m3fm_encode")
     assert "has no group 'half'" in refused("elements/int4_encode", lambda x: x, "half")
 
 
