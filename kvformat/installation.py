@@ -101,7 +101,10 @@ def numba_cache() -> Finding:
     remedy = "set NUMBA_CACHE_DIR to a folder that you may write to"
     try:
         # the folder that Numba itself chooses for code of this package
-        folder = Path(compiled(_version).stats.cache_path)  # type: ignore[attr-defined]  # of a numba dispatcher
+        chosen = compiled(_version).stats.cache_path  # type: ignore[attr-defined]  # of a numba dispatcher
+        if chosen is None:
+            raise OSError("Numba found no folder for it")
+        folder = Path(chosen)
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".kvformat."):
             return Finding("numba cache", str(folder))

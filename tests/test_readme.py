@@ -15,6 +15,7 @@ from kvformat.cli.app import app
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROSE = re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL)
 GUIDES = sorted((ROOT / "spec" / "guides").glob("*.md"))
 TOOL = ROOT / "tools" / "make_outputs.py"
 
@@ -55,7 +56,7 @@ def test_what_a_page_runs_prints_what_stands_below_it(page):
 
 def test_the_three_verbs_have_a_section_and_every_command_of_theirs_is_shown():
     titles = re.findall(r"^## (\w+)", README, re.MULTILINE)
-    assert titles[:3] == ["Validate", "Fuzz", "Document"]
+    assert [title for title in titles if title in {"Validate", "Fuzz", "Document"}] == ["Validate", "Fuzz", "Document"]
     shown = set(re.findall(r"kvformat ([a-z]+)", README))
     known = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
     wanted = {"check", "diagnose", "lint", "fuzz", "explain", "table", "layout", "convert", "size", "simulate", "sweep"}
@@ -68,7 +69,7 @@ def test_the_readme_reaches_its_first_verdict_on_the_first_screen_and_ends_soon(
     assert len(lines) <= 180
 
 
-@pytest.mark.parametrize("target", re.findall(r"\]\(([^)#]+)", README))
+@pytest.mark.parametrize("target", re.findall(r"\]\(([^)#]+)", PROSE))
 def test_links_lead_to_files(target):
     assert (ROOT / target).exists()
 

@@ -292,6 +292,8 @@ class Recipe:
     undefined: str = ""
 
     def __post_init__(self) -> None:
+        if not 1 <= len(self.name.strip()) <= 100 or not self.name.isprintable():
+            raise InputError(f"a recipe's name is 1 to 100 printable characters; got {self.name!r:.120}")
         if self.prepare and self.prepare[-1].word != "to":
             raise InputError(f"recipe {self.name}: the last thing done to a row is 'x = to(x, input)'")
         if self.prepare and not all(level.granularity.within_row for level in self.levels):

@@ -101,9 +101,9 @@ def test_options_that_say_nothing_are_refused(capsys, arguments, said):
     assert said in capsys.readouterr().err
 
 
-def test_what_a_candidate_prints_is_no_part_of_the_document(tmp_path, capsys):
+def test_what_a_candidate_prints_is_no_part_of_the_document(tmp_path, capfd):
     (tmp_path / "loud.py").write_text("def quantize(x):\n    print('hello')\n    return x\n")
     main(["fuzz", f"{tmp_path / 'loud.py'}:quantize", "--mode", "nvfp4", "--examples", "2", "--json"])
-    printed = capsys.readouterr()
+    printed = capfd.readouterr()  # of the files: the candidate runs in a process of its own
     assert "hello" in printed.err
     json.loads(printed.out)

@@ -84,5 +84,5 @@ def test_an_interrupted_sweep_goes_on_and_says_where(capsys, monkeypatch):
 
 def test_an_unknown_format_is_refused_before_anything_is_swept(capsys, monkeypatch):
     monkeypatch.setattr(sweep, "run", lambda *_arguments, **_options: pytest.fail("swept"))
-    assert main(["sweep", "e4m3"]) == 2
+    assert main(["sweep", "e4m3f"]) == 2
     assert "e4m3fn" in capsys.readouterr().err

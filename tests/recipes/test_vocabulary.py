@@ -224,6 +224,7 @@ def test_granularities_say_what_shares_a_scale():
     assert shared == {
         "per_tensor": (True, True, 1),
         "per_head": (True, False, 1),
+        "per_channel": (True, False, 128),
         "per_token": (False, True, 1),
         "per_token_head": (False, False, 1),
         "per_block": (False, False, 8),

@@ -88,8 +88,6 @@ def _mode_of(recipe: Recipe) -> modes.Mode:
 
 def named_apart(recipe: Recipe) -> Recipe:
     """The recipe, whose name is its own. Raises InputError where a shipped recipe, or a mode, has that name."""
-    if not recipe.name.strip() or not recipe.name.isprintable():
-        raise InputError(f"{recipe.name!r} is no name of a recipe; use printable characters")
     if recipe.name in MODES or _SHIPPED.get(recipe.name, recipe) != recipe:
         raise InputError(f"a recipe named {recipe.name!r} ships with kvformat; give yours another name")
     return recipe
