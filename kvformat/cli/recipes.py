@@ -41,17 +41,21 @@ def default(context: typer.Context, as_json: _AsJson = False) -> int:
 
 @app.command("list")
 def listing(as_json: _AsJson = False) -> int:
-    """Every recipe: its mode, its status and where it was read."""
+    """Every recipe: its mode, its status, its evidence and where it was read."""
     from kvformat.cli import console
     from kvformat.recipes.catalogue import names
+    from kvformat.recipes.evidence import evidence
 
-    found = [find(name) for name in names()]
+    found = [(each, evidence(each)) for each in map(find, names())]
     if as_json:
-        rows = [{"name": r.name, "mode": r.mode, "status": r.status, "source": r.source} for r in found]
+        rows = [
+            {"name": r.name, "mode": r.mode, "status": r.status, "evidence": proved, "source": r.source}
+            for r, proved in found
+        ]
         return print_json({"recipes": rows})
-    table = console.grid("recipe", "mode", "status", "source")
-    for each in found:
-        table.add_row(each.name, each.mode, each.status, each.source)
+    table = console.grid("recipe", "mode", "status", "evidence", "source")
+    for each, proved in found:
+        table.add_row(each.name, each.mode, each.status, proved, each.source)
     console.stdout().print(table)
     return HOLDS
 
@@ -114,7 +118,11 @@ def diff(
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as plain data, in the form that TOML recipes have."""
+    """A recipe as plain data, in the form that TOML recipes have, and what executed it."""
+    from dataclasses import asdict
+
+    from kvformat.recipes.evidence import evidence, executions
+
     return {
         "name": recipe.name,
         "mode": recipe.mode,
@@ -137,12 +145,17 @@ def describe(recipe: Recipe) -> dict[str, Any]:
         "precision": recipe.code.precision,
         "code": recipe.code.text,
         "value": recipe.value.text,
+        "evidence": evidence(recipe),
+        "executed": [asdict(each) for each in executions(recipe)],
     }
 
 
 def text(recipe: Recipe) -> str:
     """A recipe as people read it."""
+    from kvformat.recipes.evidence import executions
+
     lines = [f"{recipe.name}: mode {recipe.mode}, {recipe.status}", f"source  {recipe.source}"]
+    lines += [f"run     {each}" for each in executions(recipe)]
     lines += [f"note    {recipe.notes}"] if recipe.notes else []
     for level in recipe.levels:
         kind = " (the encode multiplier)" if level.multiplier == "encode" else ""

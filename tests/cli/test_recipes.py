@@ -66,6 +66,19 @@ def test_show_prints_every_operation_and_json_can_be_read_back(capsys):
         assert line in out
 
 
+def test_show_and_list_say_what_executed_a_recipe(capsys):
+    _, out, _ = run(capsys, "recipes", "show", "vllm-0.33/csrc/fp8_per_tensor")
+    assert "run     vllm 0.33.0, PTX, sm_90: reshape_and_cache_flash_kernel<bfloat16, e4m3>" in out
+    _, out, _ = run(capsys, "recipes", "show", "vllm-0.33/csrc/fp8_per_tensor", "--json")
+    document = json.loads(out)
+    assert document["evidence"] == "executed"
+    assert {each["engine"] for each in document["executed"]} == {"vllm"}
+    _, out, _ = run(capsys, "recipes", "--json")
+    said = {each["name"]: each["evidence"] for each in json.loads(out)["recipes"]}
+    assert said["golden/nvfp4"] == "defined"
+    assert said["vllm-0.33/rocm-fnuz/fp8_per_tensor"] == "read"
+
+
 def test_diff_says_1_where_bytes_differ_and_0_where_recipes_are_equal(capsys):
     status, out, _ = run(
         capsys, "recipes", "diff", "fp8_per_tensor", "vllm-0.33/csrc-reciprocal/fp8_per_tensor", "--json"

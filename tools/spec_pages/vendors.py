@@ -8,6 +8,7 @@ from textwrap import indent
 from typing import Any
 
 from kvformat.recipes.catalogue import names, recipe
+from kvformat.recipes.evidence import Execution, evidence, executions
 from kvformat.recipes.program import Level, Recipe
 from spec_pages.text import block, page, table, wrap
 
@@ -33,12 +34,13 @@ def path(of: Recipe) -> str:
 
 def summary() -> str:
     """The recipes of libraries side by side, for the index."""
-    rows = [(f"[{each.name}]({path(each)})", f"`{each.mode}`", each.status) for each in recipes()]
-    return table(("recipe", "mode", "status"), rows)
+    rows = [(f"[{each.name}]({path(each)})", f"`{each.mode}`", each.status, evidence(each)) for each in recipes()]
+    return table(("recipe", "mode", "status", "evidence"), rows)
 
 
 def _page(of: Recipe, neighbour: dict[str, Any]) -> str:
     facts = [("mode", f"`{of.mode}`"), ("codes", f"`{of.element}`"), ("source", of.source), ("status", of.status)]
+    facts += [("evidence", "executed by " + "; ".join(map(_executed_by, executions(of))))] if executions(of) else []
     return page(
         "recipes/vendor.md",
         {
@@ -49,6 +51,14 @@ def _page(of: Recipe, neighbour: dict[str, Any]) -> str:
             "program": block(program(of)),
             "neighbour": _neighbour(neighbour),
         },
+    )
+
+
+def _executed_by(each: Execution) -> str:
+    functions = ", ".join(f"`{function}`" for function in each.functions)
+    return (
+        f"{each.engine} {each.version}, {each.how}: {functions}, {', '.join(each.dtypes)}, {', '.join(each.inputs)}, "
+        f"{each.compared:,} codes, scales and bytes of pages equal ({each.date}, `{each.log}`)"
     )
 
 

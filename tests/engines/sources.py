@@ -1,0 +1,110 @@
+"""The engines' sources: pinned, fetched by pip, their hashes checked; nothing of theirs is kept in this repository."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+#: where archives are kept between runs: a folder of one's own may hold them already, their hashes are checked anyway
+CACHE = Path(os.environ.get("KVFORMAT_ENGINES", Path.home() / ".cache" / "kvformat" / "engines"))
+
+
+@dataclass(frozen=True)
+class Source:
+    """One archive of a package registry.
+
+    Attributes
+    ----------
+    requirement : what pip is asked for, "vllm==0.33.0"
+    file, sha256 : the archive's name and hash
+    options, environment : what pip needs beside, so that a source archive comes as it is
+
+    """
+
+    requirement: str
+    file: str
+    sha256: str
+    options: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def engine(self) -> str:
+        """The distribution's name."""
+        return self.requirement.partition("==")[0]
+
+    @property
+    def version(self) -> str:
+        """Its version."""
+        return self.requirement.partition("==")[2]
+
+
+# the archive's metadata is prepared by its build backend: torch, setuptools_scm, setuptools_rust, grpcio-tools
+VLLM = Source(
+    "vllm==0.33.0",
+    "vllm-0.33.0.tar.gz",
+    "f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112",
+    ("--no-binary", "vllm", "--no-build-isolation"),
+    (
+        ("VLLM_TARGET_DEVICE", "empty"),
+        ("VLLM_VERSION_OVERRIDE", "0.33.0"),
+        ("SETUPTOOLS_SCM_PRETEND_VERSION", "0.33.0"),
+    ),
+)
+SGLANG = Source(
+    "sglang==0.5.23",
+    "sglang-0.5.23-cp311-cp311-manylinux_2_34_x86_64.whl",
+    "00b3cd5b265ac76c64185fbb6b95424f324ddd9f428d0306b77bc9db9d859937",
+    ("--python-version", "3.11", "--platform", "manylinux_2_34_x86_64", "--only-binary", ":all:"),
+)
+
+
+class MismatchError(Exception):
+    """An archive is not the one that was pinned."""
+
+
+def fetch(source: Source) -> Path:
+    """The folder that holds the unpacked archive, whose hash has been checked.
+
+    Raises MismatchError where the archive is another one, CalledProcessError where pip cannot get it.
+    """
+    CACHE.mkdir(parents=True, exist_ok=True)
+    archive = CACHE / source.file
+    if not archive.exists():
+        _download(source)
+    found = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if found != source.sha256:
+        raise MismatchError(f"{archive}: sha256 {found}; the pinned one is {source.sha256}")
+    folder = CACHE / f"unpacked-{source.sha256[:16]}"
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(dir=CACHE) as made:
+            _unpack(archive, Path(made) / "all")
+            (Path(made) / "all").rename(folder)
+    return folder
+
+
+def _download(source: Source) -> None:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes", *source.options]
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
+        wanted.write(f"{source.requirement} --hash=sha256:{source.sha256}\n")
+        wanted.flush()
+        subprocess.run(
+            [*command, "--dest", str(CACHE), "--requirement", wanted.name],
+            check=True,
+            env={**os.environ, **dict(source.environment)},
+        )
+
+
+def _unpack(archive: Path, into: Path) -> None:
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            wheel.extractall(into)
+    else:
+        with tarfile.open(archive) as tar:
+            tar.extractall(into, filter="data")
