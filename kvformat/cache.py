@@ -16,7 +16,7 @@ from kvformat.layouts.page import as_integer
 from kvformat.modes import MODES
 from kvformat.modes import mode as find_mode
 from kvformat.recipes.catalogue import recipe as find_recipe
-from kvformat.recipes.program import Recipe, needs_one_scale
+from kvformat.recipes.program import Level, Recipe
 from kvformat.recipes.quantizer import Quantized, checked, given_scale, quantize
 from kvformat.slots import check_slots
 
@@ -177,23 +177,29 @@ def check_fits(layout: Layout, recipe: Recipe) -> None:
     for side in layout.sides:
         for segment in layout.segments(side):
             how, _ = covering(segment, recipe, None)
-            needs_one_scale(how, f"layout {layout.name}")
-            wide = sum(region.columns * region.bits // region.copies for region in segment.scales)
-            number = sum(region.columns for region in segment.scales)
-            columns, bits = _stored(how, len(segment.dims))
-            if (number, wide) != (columns, columns * bits):
-                held = f"{number} of {wide // number} bits" if number else "none"
-                stored = f"{columns} scales of {bits} bits" if columns else "no scales"
-                where = f"layout {layout.name} in mode {layout.mode} has {held}"
-                raise InputError(f"recipe {how.name} stores {stored} for {len(segment.dims)} dims; {where}")
+            if not how.within_rows:
+                kept = ", ".join(f"{level.name} {level.granularity.name}" for level in how.levels)
+                raise InputError(
+                    f"recipe {how.name} stores {kept}; layout {layout.name} takes parameters of groups within a row"
+                )
+            stored = how.for_input(layout.dtype or "float32").in_page
+            regions = (*segment.scales, *segment.more)
+            for part in dict.fromkeys(("scale", *stored, *(region.part for region in regions))):
+                _check_part(layout, segment, how, part, stored.get(part))
 
 
-def _stored(recipe: Recipe, dims: int) -> tuple[int, int]:
-    """How many page scales a recipe stores for a row of so many dims, and the bits of one."""
-    inner = recipe.inner
-    if inner is None:
-        return 0, 0
-    return inner.granularity.columns(dims), inner.format.bits
+def _check_part(layout: Layout, segment: Segment, how: Recipe, part: str, level: Level | None) -> None:
+    """One parameter of a recipe, and its place in a layout."""
+    held = [region for region in (*segment.scales, *segment.more) if region.part == part]
+    wide = sum(region.columns * region.bits // region.copies for region in held)
+    number = sum(region.columns for region in held)
+    columns = 0 if level is None else level.granularity.columns(len(segment.dims))
+    bits = 0 if level is None else level.format.bits
+    if (number, wide) != (columns, columns * bits):
+        found = f"{number} of {wide // number} bits" if number else "none"
+        stored = f"{columns} {part}s of {bits} bits" if columns else f"no {part}s"
+        where = f"layout {layout.name} in mode {layout.mode} has {found}"
+        raise InputError(f"recipe {how.name} stores {stored} for {len(segment.dims)} dims; {where}")
 
 
 def quantize_for(
@@ -228,8 +234,11 @@ def store(
     for region in segment.codes:
         start = region.first_dim - segment.dims.start
         codes = quantized.codes[..., start : start + region.columns]
-        parts.append((region, pack_bits(codes, bits) if bits < 8 else codes))
+        if region.bits < bits:  # a plane of some of their bits
+            codes = codes.view(np.uint8) >> np.uint8(region.first_bit) & np.uint8((1 << region.bits) - 1)
+        parts.append((region, pack_bits(codes, min(region.bits, bits)) if min(region.bits, bits) < 8 else codes))
     parts += [(region, np.repeat(quantized.scales, region.copies, axis=-1)) for region in segment.scales]
+    parts += [(region, quantized.more[region.part]) for region in segment.more]
     for region, whole in parts:
         rows = np.ascontiguousarray(whole).view(np.uint8).reshape(tokens, heads, region.row_bytes)
         region.write(pages, block, slot, rows[kept])
@@ -250,8 +259,7 @@ def load(
     """
     segment = segment or layout.segments(side)[0]
     block, slot = np.divmod(slots, layout.block_size)
-    codes = [_codes(region.read(pages, block, slot), recipe, segment) for region in segment.codes]
-    joined = codes[0] if len(codes) == 1 else np.concatenate(codes, axis=-1)
+    joined = _codes(pages, block, slot, recipe, segment)
     if recipe.element is None:
         return Quantized(joined, np.zeros(0, np.float32), np.float32(1), recipe)
     if recipe.inner is None:
@@ -261,15 +269,31 @@ def load(
     share = recipe.inner.granularity
     per_row = (*joined.shape[:2], share.columns(joined.shape[2])) if share.dims else joined.shape[:2]
     scales = recipe.inner.format.of_bytes(rows).reshape(per_row)
-    return Quantized(joined, scales, np.float32(1 if tensor_scale is None else tensor_scale), recipe)
+    more = {}
+    for region in segment.more:
+        level = recipe.in_page[region.part]
+        shape = (*joined.shape[:2], level.granularity.columns(joined.shape[2]))
+        more[region.part] = level.format.of_bytes(region.read(pages, block, slot)).reshape(shape)
+    return Quantized(joined, scales, np.float32(1 if tensor_scale is None else tensor_scale), recipe, more)
 
 
-def _codes(raw: NDArray[np.uint8], recipe: Recipe, segment: Segment) -> NDArray[Any]:
-    """The codes of a region's rows, one per element."""
+def _codes(
+    pages: NDArray[np.uint8], block: NDArray[np.int64], slot: NDArray[np.int64], recipe: Recipe, segment: Segment
+) -> NDArray[Any]:
+    """The codes of a segment's rows, one per element, the planes of their bits put together."""
     if recipe.element is None:
-        return raw.view(np.dtype(_binary_dtype(segment)))
+        dtype = np.dtype(_binary_dtype(segment))
+        values = [region.read(pages, block, slot).view(dtype) for region in segment.codes]
+        return values[0] if len(values) == 1 else np.concatenate(values, axis=-1)
     fmt = element(recipe.element)
-    return typed(unpack_bits(raw, fmt.bits), fmt)
+    runs: dict[int, NDArray[np.uint8]] = {}
+    for region in segment.codes:
+        bits = min(region.bits, fmt.bits)
+        patterns = unpack_bits(region.read(pages, block, slot), bits) << np.uint8(region.first_bit)
+        below = runs.get(region.first_dim)
+        runs[region.first_dim] = patterns if below is None else below | patterns
+    whole = [typed(patterns, fmt) for patterns in runs.values()]
+    return whole[0] if len(whole) == 1 else np.concatenate(whole, axis=-1)
 
 
 def _slice(segment: Segment) -> slice:

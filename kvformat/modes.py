@@ -24,6 +24,13 @@ class Mode:
     dims_per_scale: int
     #: True: one float32 scale per tensor (k_scale, v_scale) is kept beside the pages
     tensor_scale: bool
+    #: what else a page holds for each group, by name, with its format: ("m", "float16")
+    more: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The format of each parameter in the page, by the part that it is: "scale" the first one."""
+        return ({} if self.page_scale is None else {"scale": self.page_scale}) | dict(self.more)
 
     def columns(self, head_dim: int) -> int:
         """Page scales per (token, head): 0 where the page holds none. Raises InputError if head_dim does not divide."""
@@ -57,6 +64,11 @@ _RECORDS = (
     Mode("indexer_k_ue8m0", "e4m3fn", "float32", 128, tensor_scale=False),
     Mode("indexer_k_mxfp8", "e4m3fn", "e8m0fnu", 128, tensor_scale=False),
     Mode("indexer_k_mxfp4", "e2m1fn", "e8m0fnu", 32, tensor_scale=False),
+    Mode("q8_0", "int8", "float16", 32, tensor_scale=False),
+    Mode("q4_0", "uint4", "float16", 32, tensor_scale=False),
+    Mode("q4_1", "uint4", "float16", 32, tensor_scale=False, more=(("m", "float16"),)),
+    Mode("q5_0", "uint5", "float16", 32, tensor_scale=False),
+    Mode("q5_1", "uint5", "float16", 32, tensor_scale=False, more=(("m", "float16"),)),
 )
 
 #: every mode that has a golden recipe, by name

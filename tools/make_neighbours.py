@@ -1,6 +1,7 @@
 """Find each recipe's nearest neighbour and an input that tells them apart: spec/recipes/neighbours.json.
 
-    python tools/make_neighbours.py
+    python tools/make_neighbours.py                 of all recipes
+    python tools/make_neighbours.py --only PREFIX   of those whose name begins so; the others keep what was found
 
 The nearest neighbour of a recipe is the one of its mode, storing the same kinds of codes and scales, whose normal form
 differs in the fewest operations. The search takes some minutes; tests/recipes/test_neighbours.py runs what it found
@@ -9,6 +10,7 @@ through the exact twin.
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -56,7 +58,12 @@ def entry(of: Recipe) -> dict[str, Any]:
 
 def main() -> None:
     """Write the file."""
-    entries = [entry(recipe(name)) for name in names() if recipe(name).element is not None]
+    parser = argparse.ArgumentParser(description="Find each recipe's nearest neighbour.")
+    parser.add_argument("--only", metavar="PREFIX", default="", help="only recipes whose name begins so")
+    only = parser.parse_args().only
+    kept = {each["recipe"]: each for each in json.loads(TARGET.read_text(encoding="utf-8"))} if only else {}
+    coded = [name for name in names() if recipe(name).element is not None]
+    entries = [entry(recipe(name)) if name.startswith(only) else kept[name] for name in coded]
     TARGET.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
     print(f"{len(entries)} recipes, {sum(each['x'] is not None for each in entries)} told from their neighbour")
 

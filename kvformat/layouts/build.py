@@ -11,17 +11,16 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from kvformat import modes
-from kvformat.elements.formats import element
+from kvformat.elements.formats import BINARIES, element
 from kvformat.errors import InputError, unknown_name
 from kvformat.layouts.catalogue import find_entry
-from kvformat.layouts.entry import DTYPE_BITS, ORDERS, PER, Entry, Form, Part, Section
+from kvformat.layouts.entry import DTYPE_BITS, NIBBLES, ORDERS, PER, Entry, Form, Part, Section
 from kvformat.layouts.page import Layout, Nibbles, Order, as_integer
-from kvformat.layouts.region import PARTS, SIDES, Digit, Region, Side
+from kvformat.layouts.region import SIDES, Digit, Region, Side
 from kvformat.layouts.swizzle import SWIZZLES, Plane, Term
 
 #: the axes of a page, the slow one first
 _AXES: Mapping[str, tuple[str, str]] = {"NHD": ("slot", "head"), "HND": ("head", "slot")}
-NIBBLES: tuple[Nibbles, ...] = ("low_first", "high_first")
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,8 @@ class _Request:
     code_bits: int
     #: the swizzle of the V scales, "" where each part's own holds
     v_scales: str
-    nibbles: Nibbles
-    #: of the values that a page of mode none stores, "" in every other mode
+    nibbles: str
+    #: of the values that a page of mode none stores, or of parameters in the dtype of the model; "" where none are
     dtype: str
 
     def head_size_name(self, side: Side) -> str:
@@ -75,9 +74,11 @@ def layout(
     be left out where the layout has one number of heads and one head size only. head_size_v: dims per head of V, those
     of K where it is not given, 0 where the page has no V. order: "NHD" or "HND"; the first one that the layout has.
     v_scales: "swizzled" (the default) or "linear", where the layout has the choice. page_bytes: bytes from page to
-    page, those above the natural size are padding. dtype: of the stored values, mode none only: "bfloat16" (the
-    default), "float16" or "float32". nibbles: of 4-bit codes, "low_first" (the even dim in the low nibble, the default)
-    or "high_first". Raises InputError, one line, for an unknown name or sizes the layout cannot have.
+    page, those above the natural size are padding. dtype: of the stored values, mode none and modes with parameters in
+    the dtype of the model only: "bfloat16" (the default), "float16" or "float32". nibbles: of 4-bit codes, "low_first"
+    (the even dim in the low nibble, the default but for some layouts) or "high_first".
+
+    Raises InputError, one line, for an unknown name or sizes the layout cannot have.
     """
     entry = find_entry(name) if isinstance(name, str) else name
     kind = modes.mode(mode)
@@ -92,9 +93,9 @@ def layout(
         block_size=_size("block_size", block_size),
         num_kv_heads=_fixed("num_kv_heads", num_kv_heads, form.num_kv_heads, where),
         head_sizes=head_sizes,
-        code_bits=DTYPE_BITS[stored] if stored else element(kind.element or "").bits,
+        code_bits=element(kind.element).bits if kind.element else DTYPE_BITS[stored or ""],
         v_scales=dict(form.v_scales)[choice] if choice else "",
-        nibbles=_nibbles(kind, nibbles),
+        nibbles=_nibbles(kind, nibbles, form.nibbles),
         dtype=stored or "",
     )
     _check_head_sizes(form, where, request)
@@ -118,7 +119,7 @@ def layout(
         natural_bytes=natural,
         regions=regions,
         recipe=form.recipe,
-        nibbles=None if request.nibbles == NIBBLES[0] else request.nibbles,
+        nibbles=None if request.nibbles == form.nibbles else cast("Nibbles", request.nibbles),
         tensors=tensors,
     )
 
@@ -136,20 +137,36 @@ def _page(form: Form, request: _Request) -> tuple[tuple[Region, ...], tuple[tupl
 
 def _section(section: Section, start: int, request: _Request) -> tuple[list[Region], int]:
     """The regions of a section that begins at byte `start`, and the bytes it takes."""
-    counts = {"slot": request.block_size, "head": request.num_kv_heads}
-    axes = _AXES[section.order or request.order]
+    counts = {"slot": request.block_size, "head": request.num_kv_heads, "group": _groups(section, request)}
+    axes = (*_AXES[section.order or request.order], "group")
     outer = [axis for axis in axes if axis in PER[section.per]]
-    inner = [axis for axis in axes if axis not in outer]
+    inner = [axis for axis in axes[:2] if axis not in outer]
+    dims = request.mode.dims_per_scale if "group" in outer else 0
     parts, record = [], 0
     for part in section.record:
-        shaped = _shape(part, inner, request)
+        shaped = _shape(part, inner, request, dims)
         strides, size = _strides(inner, counts | {"slot": shaped.plane.rows}, shaped.plane.columns * shaped.bits)
         parts.append((shaped, start + record, strides))
         record += size // 8
     record = _round_up(record, section.record_align)
     strides, size = _strides(outer, counts, record * 8)
-    regions = [_region(shaped, offset, inside | strides, request) for shaped, offset, inside in parts]
+    regions = [_region(shaped, offset, inside | strides, counts["group"], request) for shaped, offset, inside in parts]
     return regions, _round_up(size // 8, section.align)
+
+
+def _groups(section: Section, request: _Request) -> int:
+    """How many groups of dims a head has, where the section repeats its record over them; else 1."""
+    if "group" not in PER[section.per]:
+        return 1
+    dims = request.mode.dims_per_scale
+    if not dims:
+        raise InputError(f"mode {request.mode.name} has no groups of dims; repeat the record per cell")
+    for part in section.record:
+        size = request.head_sizes[part.side]
+        if size % dims:
+            name = request.head_size_name(part.side)
+            raise InputError(f"mode {request.mode.name} needs {name} to be a multiple of {dims}; got {size}")
+    return request.head_sizes[section.record[0].side] // dims
 
 
 def _strides(axes: list[str], counts: Mapping[str, int], step: int) -> tuple[dict[str, int], int]:
@@ -161,13 +178,15 @@ def _strides(axes: list[str], counts: Mapping[str, int], step: int) -> tuple[dic
     return strides, step
 
 
-def _region(shaped: _Shaped, offset: int, strides: Mapping[str, int], request: _Request) -> Region:
+def _region(shaped: _Shaped, offset: int, strides: Mapping[str, int], groups: int, request: _Request) -> Region:
     """The part at its place: each digit of its plane with its stride in bits."""
     part, bits = shaped.part, shaped.bits
 
     def digits(terms: tuple[Term, ...]) -> tuple[Digit, ...]:
         return tuple(Digit(size, rows * strides["slot"] + entries * bits) for size, rows, entries in terms)
 
+    each = (Digit(groups, strides["group"]),) if "group" in strides else ()
+    values = part.kind == "code" and not part.recipe and request.mode.element is None
     return Region(
         name=part.label,
         side=part.side,
@@ -176,31 +195,35 @@ def _region(shaped: _Shaped, offset: int, strides: Mapping[str, int], request: _
         offset=offset,
         slots=request.block_size,
         heads=request.num_kv_heads,
-        columns=shaped.columns,
+        columns=shaped.columns * groups,
         slot=digits(shaped.plane.row),
         head=(Digit(request.num_kv_heads, strides["head"]),),
-        column=digits(shaped.plane.column),
+        column=(*each, *digits(shaped.plane.column)),
         dims_per_entry=shaped.dims_per_entry,
         first_dim=part.first_dim,
-        dtype=part.dtype or (request.dtype if part.kind == "code" and not part.recipe else ""),
+        dtype=part.dtype or (request.dtype if values else ""),
         recipe=part.recipe,
         copies=part.copies,
         high_first=request.nibbles == "high_first" and part.kind == "code" and bits == 4,
+        first_bit=part.first_bit,
     )
 
 
-def _shape(part: Part, inner: list[str], request: _Request) -> _Shaped:
-    """A part's sizes: from its description, else from the mode and the head size. `inner`: the axes it repeats over."""
+def _shape(part: Part, inner: list[str], request: _Request, group: int) -> _Shaped:
+    """A part's sizes: from its description, else from the mode and the head size.
+
+    inner: the axes it repeats over. group: the dims of a group where the record has one group only, else 0.
+    """
     mode, name = request.mode, request.head_size_name(part.side)
     size = request.head_sizes[part.side]
-    dims = size - part.first_dim
+    dims = group or size - part.first_dim
     if dims < 1 and not part.columns:
         raise InputError(f"{part.label} begins at dim {part.first_dim}: {name} must be larger; got {size}")
     if part.kind == "code":
         bits = part.bits or DTYPE_BITS.get(part.dtype, request.code_bits)
         shared = part.dims_per_entry or 1
     else:
-        bits = part.bits or _scale_bits(mode) * part.copies
+        bits = part.bits or _parameter_bits(part.kind, request) * part.copies
         shared = part.dims_per_entry or mode.dims_per_scale or dims
     if not part.columns and dims % shared:
         raise InputError(f"mode {mode.name} needs {name} to be a multiple of {shared}; got {size}")
@@ -228,10 +251,12 @@ def _plane(part: Part, columns: int, dims_per_entry: int, inner: list[str], requ
     return swizzle.plane(request.block_size, columns)
 
 
-def _scale_bits(mode: modes.Mode) -> int:
-    if mode.page_scale is None:
-        raise InputError(f"mode {mode.name} has no scale in the page; a scale part there must say its bits")
-    return 32 if mode.page_scale == "float32" else element(mode.page_scale).bits
+def _parameter_bits(part: str, request: _Request) -> int:
+    store = request.mode.parameters.get(part)
+    if store is None:
+        raise InputError(f"mode {request.mode.name} has no {part} in the page; a {part} part there must say its bits")
+    store = request.dtype if store == "input" else store
+    return 32 if store == "float32" else (BINARIES.get(store) or element(store)).bits
 
 
 def _order(form: Form, where: str, order: str | None) -> str:
@@ -265,10 +290,10 @@ def _fixed(what: str, value: object, only: int, where: str) -> int:
     return size
 
 
-def _nibbles(mode: modes.Mode, nibbles: str | None) -> Nibbles:
+def _nibbles(mode: modes.Mode, nibbles: str | None, default: str) -> str:
     """The order of the two codes in a byte."""
     if nibbles is None:
-        return NIBBLES[0]
+        return default
     if nibbles not in NIBBLES:
         raise unknown_name("nibbles", nibbles, NIBBLES)
     if mode.element is None or element(mode.element).bits != 4:
@@ -290,8 +315,9 @@ def _check_head_sizes(form: Form, where: str, request: _Request) -> None:
 
 def _check_dims(where: str, regions: tuple[Region, ...], request: _Request) -> None:
     """Each dim has one code, where its side has codes, and at most one scale: a fixed record has a fixed head size."""
-    for side, part in product(SIDES, PARTS):
-        held = [region for region in regions if (region.side, region.part) == (side, part)]
+    kinds = dict.fromkeys((region.part, region.first_bit) for region in regions)
+    for side, (part, first_bit) in product(SIDES, kinds):
+        held = [each for each in regions if (each.side, each.part, each.first_bit) == (side, part, first_bit)]
         size, end = request.head_sizes[side], 0
         for region in sorted(held, key=lambda region: region.first_dim):
             if region.first_dim < end or (part == "code" and region.first_dim > end):
@@ -316,9 +342,15 @@ def _choice(form: Form, where: str, v_scales: str | None) -> str | None:
 def _dtype(mode: modes.Mode, dtype: DTypeLike | None) -> str | None:
     """The name of the stored values' dtype, None where the mode stores codes."""
     if mode.element is not None:
+        if "input" in mode.parameters.values():
+            return _dtype_name(dtype)
         if dtype is not None:
             raise InputError(f"dtype is for mode none only; mode {mode.name} stores {mode.element} codes")
         return None
+    return _dtype_name(dtype)
+
+
+def _dtype_name(dtype: DTypeLike | None) -> str:
     if dtype is None:
         return "bfloat16"
     try:

@@ -3,10 +3,14 @@
 A page is a concatenation of sections. A section repeats a record of parts over the axes that `per` names, and each
 part repeats its row over the others, in the order (NHD: slot, head; HND: head, slot) that the user asks for:
 
+    per = "group"   a group of dims and its parameters         [slot][head][group][k.scale | k.code]
     per = "cell"    K and V of a token's head side by side     [slot][head][k.code | v.code]
     per = "head"    each part of a head in one piece           [head][k.code[slot] | v.code[slot]]
     per = "slot"    each part of a token in one piece          [slot][k.code[head] | v.code[head]]
     per = "page"    each part of the page in one piece         k.code[slot][head] | v.code[slot][head]
+
+A part is a side and what it holds of it: codes, the scale, or another parameter of the mode by its name (`k.zp`).
+Codes whose bits lie apart are several parts, `first_bit` says which bits each one has.
 
 Where an engine keeps a page in several tensors (K and V apart, scales beside the data), each section names its own:
 a page is then what the tensors hold of it, one after the other.
@@ -24,6 +28,7 @@ from kvformat.errors import InputError, unknown_name
 from kvformat.layouts.region import PARTS, SIDES, PartName, Side
 from kvformat.layouts.swizzle import SWIZZLES
 from kvformat.modes import MODES, RECORDS
+from kvformat.modes import mode as find_mode
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -32,12 +37,12 @@ Described = TypeVar("Described", bound="DataclassInstance")
 
 #: the axes that repeat the record, by the word for it
 PER: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"cell": ("slot", "head"), "head": ("head",), "slot": ("slot",), "page": ()}
+    {"group": ("slot", "head", "group"), "cell": ("slot", "head"), "head": ("head",), "slot": ("slot",), "page": ()}
 )
 #: the orders of slots and heads, by the letters of their axes: N slot, H head, D dim
 ORDERS = ("NHD", "HND")
+NIBBLES = ("low_first", "high_first")
 DTYPE_BITS: Mapping[str, int] = MappingProxyType({"bfloat16": 16, "float16": 16, "float32": 32})
-_PART_NAMES = tuple(f"{side}.{part}" for side in SIDES for part in PARTS)
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class Part:
     a part with a `recipe` of its own holds is that recipe's, whatever the page's is.
     """
 
-    #: "k.code", "k.scale", "v.code" or "v.scale"
+    #: "k.code", "k.scale", "v.code", "v.scale", or a side and a further parameter of the mode: "k.m"
     part: str
     #: how explanations call it; "": "K data", "V scale", ...
     name: str = ""
@@ -56,6 +61,8 @@ class Part:
     columns: int = 0
     dims_per_entry: int = 0
     first_dim: int = 0
+    #: the lowest bit of the codes that lies in this part, where their bits lie in several
+    first_bit: int = 0
     swizzle: str = "linear"
     #: of values that are stored as they are, which then are the code of that part: "bfloat16"
     dtype: str = ""
@@ -70,20 +77,21 @@ class Part:
 
     @property
     def kind(self) -> PartName:
-        """Code or scale, as the part names it."""
-        return cast("PartName", self.part.partition(".")[2])
+        """Code, scale or another parameter, as the part names it."""
+        return self.part.partition(".")[2]
 
     @property
     def label(self) -> str:
         """The name, "K data" and the like where none is given."""
-        return self.name or f"{self.side.upper()} {'data' if self.kind == 'code' else 'scale'}"
+        named = {"code": f"bits {self.first_bit} up" if self.first_bit else "data"}
+        return self.name or f"{self.side.upper()} {named.get(self.kind, self.kind)}"
 
 
 @dataclass(frozen=True)
 class Section:
     """A piece of the page: a record repeated over the axes of `per`."""
 
-    per: Literal["cell", "head", "slot", "page"]
+    per: Literal["group", "cell", "head", "slot", "page"]
     record: tuple[Part, ...]
     #: bytes: the record's, and the section's, size is rounded up to a multiple; the rest is padding
     record_align: int = 1
@@ -112,6 +120,8 @@ class Form:
     num_kv_heads: int = 0
     #: the one order that it has; "": both
     order: str = ""
+    #: of two 4-bit codes in a byte, where the even dim's lies, unless the user says otherwise
+    nibbles: Literal["low_first", "high_first"] = "low_first"
 
     @property
     def orders(self) -> tuple[str, ...]:
@@ -153,38 +163,45 @@ def parse_entry(described: Mapping[str, object]) -> Entry:
     for mode, form in _mapping(where, "modes", described.get("modes")).items():
         _known(where, "mode", mode, (*MODES, *RECORDS))
         inside = f"{where}, mode {mode}"
-        forms.append((mode, _form(inside, _mapping(inside, "modes", form))))
+        forms.append((mode, _form(inside, _mapping(inside, "modes", form), _parts_in(mode))))
     return _build(Entry, where, {**described, "modes": tuple(forms)})
 
 
-def _form(where: str, described: Mapping[str, object]) -> Form:
+def _parts_in(mode: str) -> tuple[str, ...]:
+    """The names of what a page of that mode can hold."""
+    kinds = dict.fromkeys((*PARTS, *find_mode(mode).parameters))
+    return tuple(f"{side}.{kind}" for side in SIDES for kind in kinds)
+
+
+def _form(where: str, described: Mapping[str, object], parts: tuple[str, ...]) -> Form:
     listed = _sequence(where, "sections", described.get("sections"))
-    sections = tuple(_section(where, _mapping(where, "sections", section)) for section in listed)
+    sections = tuple(_section(where, _mapping(where, "sections", section), parts) for section in listed)
     choices = _mapping(where, "v_scales", described.get("v_scales", {}))
     for swizzle in choices.values():
         _known(where, "swizzle", swizzle, SWIZZLES)
     form = _build(Form, where, {**described, "sections": sections, "v_scales": tuple(choices.items())})
     _known(where, "head_sizes", form.head_sizes, ("any", "equal"))
     _known(where, "order", form.order, ("", *ORDERS))
+    _known(where, "nibbles", form.nibbles, NIBBLES)
     runs = [name for name, _ in groupby(section.tensor for section in sections)]
     if len(set(runs)) < len(runs):
         raise InputError(f"{where}: the sections of a tensor must follow one another; got {', '.join(runs)}")
     return form
 
 
-def _section(where: str, described: Mapping[str, object]) -> Section:
-    record = tuple(_part(where, part) for part in _sequence(where, "record", described.get("record")))
+def _section(where: str, described: Mapping[str, object], parts: tuple[str, ...]) -> Section:
+    record = tuple(_part(where, part, parts) for part in _sequence(where, "record", described.get("record")))
     section = _build(Section, where, {**described, "record": record})
     _known(where, "per", section.per, PER)
     _known(where, "order", section.order, ("", *ORDERS))
     return section
 
 
-def _part(where: str, described: object) -> Part:
+def _part(where: str, described: object, parts: tuple[str, ...]) -> Part:
     """A part from its table, or from its name alone: "k.code"."""
     values = {"part": described} if isinstance(described, str) else _mapping(where, "record", described)
     part = _build(Part, where, values)
-    _known(where, "part", part.part, _PART_NAMES)
+    _known(where, "part", part.part, parts)
     _known(where, "swizzle", part.swizzle, SWIZZLES)
     _known(where, "dtype", part.dtype, ("", *DTYPE_BITS))
     return part

@@ -37,7 +37,8 @@ class Explanation:
     """
 
     side: Side | None
-    part: Literal["code", "scale", "padding"]
+    #: "code", "scale", the name of a further parameter, or "padding"
+    part: str
     slot: int | None
     head: int | None
     dims: range
@@ -58,6 +59,8 @@ class Segment:
     codes: tuple[Region, ...]
     #: none where no scale of these dims lies in the page
     scales: tuple[Region, ...]
+    #: of the further parameters of these dims, in the order of the page
+    more: tuple[Region, ...] = ()
 
     @property
     def dims(self) -> range:
@@ -105,14 +108,23 @@ class Layout:
 
     def segments(self, side: Side) -> tuple[Segment, ...]:
         """A side's rows by recipe, in the order of the dims: more than one where the format changes along a head."""
-        codes = [region for region in self.regions if (region.side, region.part) == (side, "code")]
-        scales = [region for region in self.regions if (region.side, region.part) == (side, "scale")]
+        held = [region for region in self.regions if region.side == side]
+        codes = [region for region in held if region.part == "code"]
         found = []
-        for recipe, run in groupby(sorted(codes, key=lambda code: code.first_dim), key=lambda code: code.recipe):
+        for recipe, run in groupby(
+            sorted(codes, key=lambda code: (code.first_dim, code.first_bit)), key=lambda code: code.recipe
+        ):
             covered = tuple(run)
             inside = range(covered[0].first_dim, covered[-1].all_dims.stop)
-            found.append(Segment(side, recipe, covered, tuple(each for each in scales if each.first_dim in inside)))
+            params = [each for each in held if each.part != "code" and each.first_dim in inside]
+            scales = tuple(each for each in params if each.part == "scale")
+            found.append(Segment(side, recipe, covered, scales, tuple(each for each in params if each not in scales)))
         return tuple(found)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What the page holds: "code", "scale", and the names of further parameters."""
+        return tuple(dict.fromkeys((*PARTS, *(region.part for region in self.regions))))
 
     @property
     def uniform(self) -> bool:
@@ -128,27 +140,33 @@ class Layout:
         given = {name: getattr(self, name) for name in (*names, "v_scales", "dtype", "nibbles", "page_bytes")}
         return {name: value for name, value in given.items() if value is not None}
 
-    def region(self, *, side: str, part: str = "code", dim: int = 0) -> Region:
-        """The region that holds that part of `dim`. Raises InputError, naming what the page has, where none does."""
+    def region(self, *, side: str, part: str = "code", dim: int = 0, bit: int = 0) -> Region:
+        """The region that holds that part of `dim`, of a code its `bit`.
+
+        Raises InputError, naming what the page has, where none does.
+        """
         if side not in SIDES:
             raise unknown_name("side", side, SIDES)
-        if part not in PARTS:
-            raise unknown_name("part", part, PARTS)
+        if part not in self.parts:
+            raise unknown_name("part", part, self.parts)
         size = self.head_size if side == "k" else self.head_size_v
         dim = checked_index("dim", dim, size) if size else 0
         for region in self.regions:
-            if (region.side, region.part) == (side, part) and dim in region.all_dims:
+            held_bits = range(region.first_bit, region.first_bit + region.bits)
+            if (region.side, region.part) == (side, part) and dim in region.all_dims and bit in held_bits:
                 return region
         held = ", ".join(region.name for region in self.regions)
         raise InputError(f"a {self.name} page in mode {self.mode} has no {side} {part} of dim {dim}; it has {held}")
 
-    def locate(self, *, side: str, slot: int, head: int, dim: int, part: str = "code") -> Location:
+    def locate(self, *, side: str, slot: int, head: int, dim: int, part: str = "code", bit: int = 0) -> Location:
         """Where the code of `dim`, or the scale it shares, lies in the page.
 
         side: "k" or "v"; slot: 0 .. block_size-1; head: 0 .. num_kv_heads-1; dim: 0 .. head_size-1 of that side.
-        part: "code" or "scale". Raises InputError, naming the range, for what is out of it.
+        part: "code", "scale", or a further parameter by its name. bit: of a code whose bits lie in several places, the
+        one that is sought; the location is that of the piece that begins with it or holds it. Raises InputError, naming
+        the range, for what is out of it.
         """
-        region = self.region(side=side, part=part, dim=dim)
+        region = self.region(side=side, part=part, dim=dim, bit=checked_index("bit", bit, 64))
         slot = checked_index("slot", slot, self.block_size)
         head = checked_index("head", head, self.num_kv_heads)
         column = (operator.index(dim) - region.first_dim) // region.dims_per_entry
@@ -169,8 +187,11 @@ class Layout:
             first, last = region.find(byte * 8), region.find(byte * 8 + 7)
             if first is not None and last is not None:
                 slot, head = first[:2]
-                low, high = sorted((first[2], last[2]))  # the low nibble may hold the higher dim
-                dims = range(region.dims(low).start, region.dims(high).stop)
+                bits = range(byte * 8, byte * 8 + 8) if region.bits < 8 else ()
+                inside = {place[2] for place in (first, last, *map(region.find, bits)) if place is not None}
+                low, *others = sorted(inside)  # the low nibble may hold the higher dim
+                apart = others[0] - low if others else 1  # dim j may share its byte with dim j + 16
+                dims = range(region.dims(low).start, region.dims(max(inside)).stop, apart)
                 return Explanation(region.side, region.part, slot, head, dims, region.name)
         return PADDING
 

@@ -16,10 +16,12 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kvformat.elements.packing import pack_bits, unpack_bits
 from kvformat.errors import InputError
 
 Side = Literal["k", "v"]
-PartName = Literal["code", "scale"]
+#: "code", "scale" (the first parameter of a group), or the name of a further parameter, as "m" or "zp"
+PartName = str
 Bytes = NDArray[np.uint8]
 Index = TypeVar("Index", int, NDArray[np.int64])
 
@@ -46,13 +48,20 @@ class _Step(NamedTuple):
     weight: int
 
 
+class _Row(NamedTuple):
+    """The bytes of a row: their digits, and the column at each place of them; None: in order."""
+
+    axes: Digits
+    order: NDArray[np.intp] | None
+
+
 @dataclass(frozen=True)
 class Region:
     """All entries of one kind in a page, such as the K codes: (slots, heads, columns) entries of `bits` bits.
 
     `slot`, `head` and `column` hold each coordinate's digits, most significant first. Those of slot and column may
     count further than the coordinate does, as tiles are padded: what lies there is padding. Raises InputError if the
-    digits do not nest, or if a row's entries do not fill whole bytes low bits first.
+    digits do not nest, or if a row's entries do not fill whole bytes, low bits first.
     """
 
     name: str
@@ -79,6 +88,8 @@ class Region:
     copies: int = 1
     #: of the two codes in a byte, the one with the even dim takes the high nibble
     high_first: bool = False
+    #: the lowest bit of the codes that lies here, where their bits are kept apart: 4 for a plane of fifth bits
+    first_bit: int = 0
 
     def __post_init__(self) -> None:
         extent = self.bits
@@ -92,7 +103,7 @@ class Region:
                 raise InputError(f"{self.name}: the digits of {axis} count to {reach}, not {count}")
         if self.high_first and self.bits != 4:
             raise InputError(f"{self.name}: entries of {self.bits} bits have no order of nibbles")
-        _ = self._row_axes  # raises where a row does not fill bytes
+        _ = self._row  # raises where a row does not fill bytes
 
     @property
     def _counts(self) -> tuple[int, int, int]:
@@ -157,7 +168,7 @@ class Region:
             raise InputError(f"pages must be uint8 (num_blocks, page_bytes); got {pages.dtype} {pages.shape}")
         if pages.shape[1] < self.end:
             raise InputError(f"{self.name} needs pages of at least {self.end} bytes; these have {pages.shape[1]}")
-        axes = (*self.slot, *self.head, *self._row_axes)
+        axes = (*self.slot, *self.head, *self._row.axes)
         block_stride, byte_stride = pages.strides
         return np.lib.stride_tricks.as_strided(
             pages[:, self.offset :],
@@ -176,7 +187,12 @@ class Region:
         rows = np.ascontiguousarray(view[index]).view(np.uint8)
         rows = rows.reshape(len(index[0]), self.heads, self._padded_row_bytes)
         kept = rows[..., : self.row_bytes]
-        return _swapped(kept) if self.high_first else np.ascontiguousarray(kept)
+        kept = _swapped(kept) if self.high_first else np.ascontiguousarray(kept)
+        if self._row.order is None:
+            return kept
+        codes = np.empty((*kept.shape[:2], self.columns), np.uint8)
+        codes[..., self._row.order] = unpack_bits(kept, self.bits, self.columns)
+        return pack_bits(codes, self.bits)
 
     def write(self, pages: Bytes, block: ArrayLike, slot: ArrayLike, rows: Bytes) -> None:
         """Store the rows of n tokens, uint8 (n, heads, row_bytes), in place: what `read` returns.
@@ -191,6 +207,8 @@ class Region:
             raise InputError(f"{self.name} rows must be uint8 {shape}; got {rows.dtype} {rows.shape}")
         if not pages.flags.writeable:
             raise InputError("pages are read-only; write to a copy")
+        if self._row.order is not None:
+            rows = pack_bits(unpack_bits(rows, self.bits, self.columns)[..., self._row.order], self.bits)
         if self.high_first:
             rows = _swapped(rows)
         if self.row_bytes < self._padded_row_bytes:  # a padded tile row: its padding keeps its bytes
@@ -200,10 +218,15 @@ class Region:
         rows = np.ascontiguousarray(rows).reshape(shape[0], *view.shape[1 + len(self.slot) :])
         words[index] = rows.view(words.dtype)
 
+    @property
+    def in_column_order(self) -> bool:
+        """Whether the entries of a row lie in its bytes in the order of their columns."""
+        return self._row.order is None
+
     def describe(self) -> dict[str, object]:
         """The region as plain data: sizes and strides in bytes, `digits` in (size, stride in bits).
 
-        A coordinate of several digits has no one stride: None.
+        A coordinate of several digits has no one stride: None. `first_bit` is there where codes lie in bit planes.
         """
         return {
             "name": self.name,
@@ -215,6 +238,7 @@ class Region:
             "columns": self.columns,
             "dims_per_entry": self.dims_per_entry,
             "first_dim": self.first_dim,
+            **({"first_bit": self.first_bit} if self.first_bit else {}),
             "dtype": self.dtype or None,
             "recipe": self.recipe or None,
             "slot_stride": self.slot[0].stride // 8 if len(self.slot) == 1 else None,
@@ -235,13 +259,27 @@ class Region:
         return tuple(sorted(steps, reverse=True))
 
     @cached_property
-    def _row_axes(self) -> Digits:
-        """The column digits down to bytes, neighbours that are contiguous joined into one.
+    def _row(self) -> _Row:
+        """How a row lies in bytes: its columns in order where those fill bytes, else in the order of their addresses.
+
+        Where dim j shares a byte with dim j + 16, the bytes of a row hold dims 0, 16, 1, 17, ...
+        """
+        axes = self._row_axes(self.column)
+        if axes is not None:
+            return _Row(axes, None)
+        if self.bits < 8 and prod(digit.size for digit in self.column) == self.columns:
+            axes = self._row_axes(tuple(sorted(self.column, key=lambda digit: -digit.stride)))
+        if axes is None:
+            raise InputError(f"{self.name}: entries of {self.bits} bits do not fill whole bytes, low bits first")
+        return _Row(axes, np.argsort(_spread(np.arange(self.columns), self.column)))
+
+    def _row_axes(self, column: Digits) -> Digits | None:
+        """The column digits down to bytes, neighbours that are contiguous joined into one; None if no bytes fill.
 
         Down to single bits first, then the last eight of those are a byte: 64 dims of 4 bits are 256 bits, 32 bytes.
         """
         axes = [Digit(self.bits, 1)]
-        for size, stride in reversed(self.column):
+        for size, stride in reversed(column):
             if stride == axes[0].size * axes[0].stride:
                 axes[0] = Digit(size * axes[0].size, axes[0].stride)
             else:
@@ -249,12 +287,12 @@ class Region:
         run = axes.pop().size
         strides = [axis.stride for axis in (*self.slot, *self.head, *axes)]
         if run % 8 or any(stride % 8 for stride in strides):
-            raise InputError(f"{self.name}: entries of {self.bits} bits do not fill whole bytes, low bits first")
+            return None
         return (*axes, Digit(run // 8, 8))
 
     @property
     def _padded_row_bytes(self) -> int:
-        return prod(axis.size for axis in self._row_axes)
+        return prod(axis.size for axis in self._row.axes)
 
     def _index(self, pages: Bytes, block: ArrayLike, slot: ArrayLike) -> tuple[NDArray[np.int64], ...]:
         """The advanced index of n tokens into `view`: the block, then each slot digit, all (n,)."""

@@ -91,6 +91,11 @@ def _packed_rows(x: int) -> Callable[[int, int], Plane]:
     return plane
 
 
+def _halves(rows: int, columns: int) -> Plane:
+    # column j beside column j + C/2: the two halves of a row interleaved
+    return Plane(rows, columns, (Term(rows, 1, 0),), (Term(2, 0, 1), Term(columns // 2, 0, 2)))
+
+
 def _transposed(rows: int, columns: int) -> Plane:
     return Plane(rows, columns, (Term(rows, 0, 1),), (Term(columns, 0, rows),))
 
@@ -119,6 +124,12 @@ _SWIZZLES = (
     ),
     Swizzle("128x4", _tiles_128x4, "cuBLAS block-scale tiles; torchao to_blocked, FlashInfer", contiguous=True),
     Swizzle("8x4", _tiles_8x4, "FlashInfer and TensorRT-LLM 8x4 scale tiles", contiguous=True),
+    Swizzle(
+        "halves",
+        _halves,
+        "ggml-common.h, block_q4_0 and the like: j in the low nibble, j + 16 in the high one",
+        column_multiple=2,
+    ),
     Swizzle("transposed", _transposed, "vLLM csrc/cache_kernels.cu, value_cache of reshape_and_cache", contiguous=True),
     *(
         Swizzle(

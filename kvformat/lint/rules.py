@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kvformat.elements.formats import element
 from kvformat.lint import statistics
 from kvformat.lint.traits import Traits
+from kvformat.recipes.store import store_format
 from kvformat.verify.identify import Side
 
 Mask = NDArray[np.bool_]
@@ -158,7 +159,7 @@ def _below_top(slots: Slots) -> Iterator[Breach]:
     with np.errstate(invalid="ignore"):
         judged = (slots.scales > slots.traits.floor) & np.isfinite(slots.scales) & (largest > 0)
     if slots.scale_kind != "float32":
-        judged &= slots.scales < element(slots.scale_kind).max
+        judged &= slots.scales < store_format(slots.scale_kind).max
     broken = judged & (largest < least) & slots.written[:, None, None]
     if broken.any():
         yield (

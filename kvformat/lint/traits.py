@@ -39,8 +39,14 @@ class Traits:
     swizzles: bool = False
 
 
-#: subnormal e4m3fn scales are far from the quotient that they were rounded from
-_ABOVE_SUBNORMALS = {"e4m3fn": 2.0**-6, "e8m0fnu": 2.0**-126, "float32": 2.0**-100}
+#: subnormal scales are far from the quotient that they were rounded from
+_ABOVE_SUBNORMALS = {
+    "e4m3fn": 2.0**-6,
+    "e8m0fnu": 2.0**-126,
+    "float16": 2.0**-14,
+    "bfloat16": 2.0**-100,
+    "float32": 2.0**-100,
+}
 
 
 @cache

@@ -79,8 +79,8 @@ def comparable(left: Recipe, right: Recipe) -> bool:
 def _stored(recipe: Recipe) -> tuple[Any, ...]:
     fmt = None if recipe.element is None else element(recipe.element)
     codes = None if fmt is None else (fmt.bits, fmt.signed_integer)
-    inner = recipe.inner
-    return codes, None if inner is None else (inner.store.split()[0], inner.granularity)
+    kept = [(part, level.store.split()[0], level.granularity) for part, level in recipe.in_page.items()]
+    return codes, tuple(kept)
 
 
 def _operations(left: Recipe, right: Recipe) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -178,8 +178,12 @@ def _differ(a: Quantized, b: Quantized) -> Any:
     wrong = _not_same(a.codes, b.codes, a.recipe.element, b.recipe.element)
     rows: Any = wrong.reshape(len(wrong), -1).any(axis=1)
     if a.recipe.inner is not None:
-        stores = [None if r.inner is None else r.inner.store.split()[0] for r in (a.recipe, b.recipe)]
-        rows = rows | _not_same(a.scales, b.scales, *stores).reshape(len(rows), -1).any(axis=1)
+        wrong = a.recipe.inner.format.differs(a.scales, b.scales)
+        for name, more in a.more.items():
+            level = next(each for each in a.recipe.levels if each.name == name)
+            if level.granularity.within_row and more.shape == b.more[name].shape:
+                wrong = wrong.reshape(more.shape) | level.format.differs(more, b.more[name])
+        rows = rows | wrong.reshape(len(rows), -1).any(axis=1)
     return rows
 
 

@@ -21,7 +21,7 @@ def quantize(x: NDArray[Any], recipe: Recipe, *, scale: float | None = None) -> 
     A recipe that prepares rows, tries several scales or shares them across some rows only is left to the engine.
     """
     how = recipe.for_input(x.dtype.name)
-    simple = how.one_scale_a_group and not how.prepare and not _partly_shared(how)
+    simple = how.within_rows and not how.prepare and not _partly_shared(how)
     if how.element is None or not simple or (how.inner and how.inner.trials):
         return quantizer.quantize(x, recipe, scale=scale)
     elements = x.astype(np.float32)
@@ -36,15 +36,19 @@ def quantize(x: NDArray[Any], recipe: Recipe, *, scale: float | None = None) -> 
     columns = how.inner.granularity.columns(x.shape[2]) if how.inner else 1
     groups = elements.reshape(-1, columns, x.shape[2] // columns)
     stored: NDArray[Any] = _number(shared[-1]).reshape(1) if shared else np.zeros(0, np.float32)
+    more: dict[str, NDArray[Any]] = {}
+    for level in how.group:
+        known = run(level.program, known, groups, bounds=False)
+        own = kept(level, known[level.name])
+        known[level.name] = read(level, own)
+        more[level.name] = written(level, own).reshape(*x.shape[:2], columns)
     if how.inner is not None:
-        known = run(how.inner.program, known, groups, bounds=False)
-        own = kept(how.inner, known[how.inner.name])
-        known[how.inner.name] = read(how.inner, own)
-        stored = written(how.inner, own).reshape(*x.shape[:2], *((columns,) if how.inner.granularity.dims else ()))
+        stored = more.pop(how.inner.name)
+        stored = stored if how.inner.granularity.dims else stored.reshape(x.shape[:2])
     coded = run(how.code, {**known, "x": points(groups)}, groups, bounds=False)["c"]
     codes = typed(np.broadcast_to(patterns(coded, element(how.element)), groups.shape), element(how.element))
     outermost = np.float32(_number(shared[-1]).reshape(-1)[0]) if shared and how.inner else np.float32(1)
-    return Quantized(codes.reshape(x.shape), stored, outermost, how)
+    return Quantized(codes.reshape(x.shape), stored, outermost, how, more)
 
 
 def values(quantized: Quantized, codes: NDArray[np.uint8], dims: int) -> NDArray[np.float32]:

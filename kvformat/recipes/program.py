@@ -387,19 +387,29 @@ class Recipe:
         return self.group[0] if self.group else None
 
     @property
+    def in_page(self) -> dict[str, Level]:
+        """The parameters of the finest groups by what they are called in a page: `scale` the first, others by name."""
+        inner = (*self.group, *self.after)
+        return {level.name if index else "scale": level for index, level in enumerate(inner)}
+
+    @property
+    def within_rows(self) -> bool:
+        """Whether all a page holds beside the codes belongs to groups within a row, several parameters to a group."""
+        return (
+            all(level.granularity.of_rows or level.granularity.within_row for level in self.levels)
+            and not self.after
+            and not self.undefined
+            and not any(level.granularity.within_row for level in self.outer)
+            and not any(level.may_be_given for level in self.group)
+        )
+
+    @property
     def one_scale_a_group(self) -> bool:
         """Whether all a page holds beside the codes is at most one parameter for each group within a row.
 
         What reads pages without asking for more (`diagnose`, `lint`, `fuzz`, Triton kernels) needs this.
         """
-        return (
-            len(self.group) <= 1
-            and not self.after
-            and not self.undefined
-            and all(level.granularity.of_rows or level.granularity.within_row for level in self.levels)
-            and not any(level.granularity.within_row for level in self.outer)
-            and not any(level.may_be_given for level in self.group)
-        )
+        return len(self.group) <= 1 and self.within_rows
 
 
 def needs_one_scale(recipe: Recipe, who: str) -> None:

@@ -46,6 +46,13 @@ class StoreFormat:
         """Bits of one stored parameter."""
         return {"float32": 32}.get(self.name) or (BINARIES.get(self.name) or ELEMENTS[self.name]).bits
 
+    @property
+    def max(self) -> float:
+        """The largest finite value of one."""
+        if self.name == "float32":
+            return float.fromhex("0x1.fffffep+127")
+        return float((BINARIES.get(self.name) or ELEMENTS[self.name]).max)
+
     @cached_property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of an array of stored parameters: the float's own; codes are int8 or uint8, one a byte."""

@@ -19,6 +19,7 @@ from kvformat.layouts import Layout, layout
 from kvformat.recipes.admissible import outer_scales, within
 from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.recipes.intervals import Interval, inside
+from kvformat.recipes.store import store_format
 from kvformat.vectors.vectors import Entry, VectorSet
 
 Function = Callable[..., Any]
@@ -239,19 +240,36 @@ def _judge_quantize(
         x = _numbers(test["x"], BINARIES[group["source"]]).reshape(test["shape"])
         scale = _numbers(test["scale"], np.dtype(np.float32))[0] if test["scale"] else None
         made = _quantized(call(function, x, offered={"scale": scale, "global_scale": scale, "recipe": group["recipe"]}))
-        outcome.add(test["id"], _wrong_quantized(group, test, fmt, x, scale, made))
+        wrong = _wrong_quantized(group, test, fmt, x, scale, made)
+        outcome.add(test["id"], wrong or _wrong_parameters(group, test, made[2]))
 
 
 def _quantized(made: Any) -> tuple[Any, Any, Any]:
-    """Codes, scales and global scale from a tuple or an object with those names."""
+    """Codes, scales and global scale, or further parameters by name, from a tuple or an object with those names."""
     if isinstance(made, tuple | list):
         if len(made) not in (2, 3):
             raise InputError(f"the function must answer with (codes, scales) or (codes, scales, global scale); got "
                              f"{len(made)} things")  # fmt: skip
         return (*made, None) if len(made) == 2 else (made[0], made[1], made[2])
     if hasattr(made, "codes") and hasattr(made, "scales"):
-        return made.codes, made.scales, getattr(made, "global_scale", None)
+        return made.codes, made.scales, getattr(made, "more", None) or getattr(made, "global_scale", None)
     raise InputError(f"the function must answer with (codes, scales); got {type(made).__name__}")
+
+
+def _wrong_parameters(group: Mapping[str, Any], test: Mapping[str, Any], made: Any) -> str:
+    """What differs first in the parameters of a group beside the scale."""
+    for name, store in group.get("parameters", {}).items():
+        if not isinstance(made, Mapping) or name not in made:
+            raise InputError(f"{group['recipe']} stores {name} too; answer with (codes, scales, {{{name!r}: ...}})")
+        kind = store_format(store)
+        found, right = _flat(made[name], name), _numbers(test["parameters"][name], kind.dtype)
+        if found.size != right.size or found.dtype.itemsize != kind.dtype.itemsize:
+            raise InputError(f"{name} must be {right.size} of {kind.dtype}; got {found.size} of {found.dtype}")
+        wrong = np.flatnonzero(kind.differs(right, found.view(kind.dtype)))
+        if wrong.size:
+            place = int(wrong[0])
+            return f"{name} {place}: {found[place]}, right: {right[place]}"
+    return ""
 
 
 def _wrong_quantized(
@@ -264,7 +282,8 @@ def _wrong_quantized(
 ) -> str:
     """What differs first: the global scale, the scales, or the codes."""
     codes = code_patterns(made[0], tuple(test["shape"]), "codes", fmt.bits).reshape(-1)
-    stored = np.dtype(np.float32 if group["scaleStore"] in (None, "float32") else np.uint8)
+    store = store_format(group["scaleStore"] or "float32")
+    stored = store.dtype if store.is_float else np.dtype(np.uint8)
     scales = _flat(made[1], "scales")
     right = _numbers(test["scales"], stored)
     if scales.size != right.size or scales.dtype.itemsize != stored.itemsize:
@@ -272,14 +291,14 @@ def _wrong_quantized(
     scales = scales.view(stored)
     if test["result"] == "acceptable" and _is_admissible(group, x, scale, codes, scales, made[2]):
         return ""
-    if test["globalScale"] and made[2] is not None:
+    if test["globalScale"] and made[2] is not None and not isinstance(made[2], Mapping):
         found = texts_of(_flat(made[2], "a global scale").astype(np.float32)[:1])
         wrong = _first("global scale", found, texts_of(_numbers(test["globalScale"], np.dtype(np.float32))))
         if wrong:
             return wrong
-    in_floats = stored == np.float32
     texts = (
-        texts_of(each) if in_floats else _code_texts(each, element(group["scaleStore"])) for each in (scales, right)
+        texts_of(each) if store.is_float else _code_texts(each, element(group["scaleStore"]))
+        for each in (scales, right)
     )
     return _first("scale", *texts) or _first(
         "code", _code_texts(codes, fmt), _code_texts(_patterns(test["codes"], fmt), fmt)

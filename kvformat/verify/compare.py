@@ -158,7 +158,7 @@ def wrong_tokens(dump: Dump, how: Recipe, *, progress: Progress | None = None) -
             if len(tokens):
                 expected = _expected(dump, dump.rows(side, start, stop)[tokens], how, scales[side])
                 found = cache.load(dump.layout, dump.pages, slots[tokens], side, how, scales[side])
-                for mask in (_wrong_scales(expected, found), _wrong_codes(expected, found)):
+                for mask in (*_wrong_parameters(expected, found).values(), _wrong_codes(expected, found)):
                     wrong[tokens + start] |= mask.any(axis=(1, 2))
         if progress is not None:
             progress(stop, dump.tokens)
@@ -214,12 +214,12 @@ def _compare(dump: Dump, piece: _Piece, chunk: tuple[int, int], tally: Tally) ->
 def differences(
     x: NDArray[Any], expected: Quantized, found: Quantized, scale: np.float32 | None, tally: Tally
 ) -> dict[str, NDArray[np.bool_]]:
-    """Which scales and codes differ: masks (tokens, heads, columns) and (tokens, heads, dims) by part.
+    """Which parameters and codes differ: masks (tokens, heads, columns) and (tokens, heads, dims) by part.
 
     x: the input that both were made from, scale: its per-tensor scale. NaN codes and NaN scales compare as a class; an
     approximate recipe allows what its bounds do, which is counted in `tally`.
     """
-    wrong = {"scale": _wrong_scales(expected, found), "code": _wrong_codes(expected, found)}
+    wrong = {**_wrong_parameters(expected, found), "code": _wrong_codes(expected, found)}
     if is_approximate(expected.recipe):
         return _allow(x, expected.recipe, scale, found, wrong, tally)
     return wrong
@@ -286,13 +286,17 @@ def _wrong_codes(expected: Quantized, found: Quantized) -> NDArray[np.bool_]:
     return wrong
 
 
-def _wrong_scales(expected: Quantized, found: Quantized) -> NDArray[np.bool_]:
-    """Where page scales differ: (tokens, heads, columns); no columns where the page holds none. Two NaN are equal."""
-    inner = expected.recipe.inner
+def _wrong_parameters(expected: Quantized, found: Quantized) -> dict[str, NDArray[np.bool_]]:
+    """Where a page's parameters differ, by part: (tokens, heads, columns). Two NaN are equal.
+
+    "scale" is always there, of no columns where the page holds none.
+    """
     tokens, heads = expected.codes.shape[:2]
-    if inner is None:
-        return np.zeros((tokens, heads, 0), bool)
-    return inner.format.differs(expected.scales, found.scales).reshape(tokens, heads, -1)
+    wrong = {"scale": np.zeros((tokens, heads, 0), bool)}
+    for part, level in expected.recipe.in_page.items():
+        here, there = (each.scales if part == "scale" else each.more[part] for each in (expected, found))
+        wrong[part] = level.format.differs(here, there).reshape(tokens, heads, -1)
+    return wrong
 
 
 def _wrong_floats(expected: NDArray[Any], found: NDArray[Any]) -> NDArray[np.bool_]:
@@ -309,21 +313,25 @@ def _explain(dump: Dump, place: Place) -> dict[str, Any]:
     row = piece.rows(dump, token, token + 1)
     slot = int(dump.slot_mapping[token])
     expected, found = piece.expected(dump, row), piece.found(dump, dump.slot_mapping[token : token + 1])
-    explanation = explain_code if place.part == "code" else explain_scale
     how = piece.recipe
     inner = how.inner.granularity.columns(row.shape[2]) if how.inner else 1
     width = row.shape[2] // inner
     start = piece.segment.dims.start
     dim = start + (place.column if place.part == "code" else place.column * width)
     block, position = divmod(slot, dump.layout.block_size)
-    where = dump.layout.locate(side=piece.side, slot=position, head=place.head, dim=dim, part=place.part)
+    bit = 0
+    if place.part == "code" and how.element is not None:  # where it lies apart, the lowest bit that differs
+        differ = int(expected.codes[0, place.head, place.column]) ^ int(found.codes[0, place.head, place.column])
+        bit = (differ & -differ).bit_length() - 1 if len(piece.segment.codes) > 1 else 0
+    where = dump.layout.locate(side=piece.side, slot=position, head=place.head, dim=dim, part=place.part, bit=bit)
     allowed: dict[str, Any] = {}
     if place.part == "code" and is_approximate(how):
         # judged with the scale that is there, within the bounds: so that is what is shown as expected
         patterns = allowed_codes(row[0, place.head], found, piece.scale, place.head, place.column)
         expected = with_code(replace(expected, scales=found.scales), patterns, place.head, place.column)
         allowed = {"allowed": [pattern_name(str(how.element), pattern) for pattern in patterns]}
-    explained = explanation(row[0, place.head], expected, found, place.head, place.column) | allowed
+    at = (row[0, place.head], expected, found, place.head, place.column)
+    explained = (explain_code(*at) if place.part == "code" else explain_scale(*at, place.part)) | allowed
     if start and "shared_by" in explained:
         explained["shared_by"] = [start + bound for bound in explained["shared_by"]]
     return {

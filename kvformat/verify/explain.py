@@ -47,18 +47,19 @@ def explain_code(row: NDArray[Any], expected: Quantized, found: Quantized, head:
     }
 
 
-def explain_scale(row: NDArray[Any], expected: Quantized, found: Quantized, head: int, column: int) -> dict[str, Any]:
-    """What is known of a scale that differs: the elements that share it, as far as they decide it."""
-    inner = expected.recipe.inner
-    assert inner is not None
+def explain_scale(
+    row: NDArray[Any], expected: Quantized, found: Quantized, head: int, column: int, part: str = "scale"
+) -> dict[str, Any]:
+    """What is known of a parameter that differs: the elements that share it, as far as they decide it."""
+    inner = expected.recipe.in_page[part]
     width = row.size // inner.granularity.columns(row.size)
     group = row[column * width : (column + 1) * width].astype(np.float32)
     finite = np.where(np.isfinite(group), np.abs(group), np.float32(-1))
     top = int(np.argmax(finite))
     outer = {level.name: _outer_value(expected) for level in expected.recipe.outer}
     numbers = [number(float(each)) for each in group]
-    quotient = None  # of several trials there is no one quotient
-    if not inner.trials:
+    quotient = None  # of several trials there is no one quotient; of a further parameter its program may be another's
+    if not inner.trials and part == "scale":
         real, computed = (
             evaluate(inner.program, outer, numbers, rounding=rounds)[inner.name] for rounds in (False, True)
         )
@@ -68,8 +69,8 @@ def explain_scale(row: NDArray[Any], expected: Quantized, found: Quantized, head
         "amax": None if finite[top] < 0 else {**bits_of(row[column * width + top]), "dim": column * width + top},
         "not_finite": int(np.count_nonzero(~np.isfinite(group))),
         "quotient": quotient,
-        "expected": _scale(expected, head, column),
-        "found": _scale(found, head, column),
+        "expected": _scale(expected, head, column, part),
+        "found": _scale(found, head, column, part),
     }
 
 
@@ -93,11 +94,15 @@ def _scales(quantized: Quantized, dims: int, head: int, dim: int) -> dict[str, N
     scales = {}
     for level in how.outer:
         scales[level.name] = _outer_value(quantized)
-    if how.inner is not None:
-        columns = how.inner.granularity.columns(dims)
-        stored = quantized.scales.reshape(1, -1, columns)[0, head, dim // (dims // columns)]
-        scales[how.inner.name] = number(float(how.inner.format.values(stored)))
+    for part, level in how.in_page.items():
+        columns = level.granularity.columns(dims)
+        stored = _parameters(quantized, part).reshape(1, -1, columns)[0, head, dim // (dims // columns)]
+        scales[level.name] = number(float(level.format.values(stored)))
     return scales
+
+
+def _parameters(quantized: Quantized, part: str) -> NDArray[Any]:
+    return quantized.scales if part == "scale" else quantized.more[part]
 
 
 def _outer_value(quantized: Quantized) -> Number:
@@ -107,17 +112,15 @@ def _outer_value(quantized: Quantized) -> Number:
 def _stored_scales(quantized: Quantized, scales: Mapping[str, Number], head: int, dim: int) -> dict[str, Any]:
     """The scales that cover one element as they are stored, by name: their bits, or their code."""
     stored: dict[str, Any] = {name: bits_of(np.float32(float(value))) for name, value in scales.items()}
-    inner = quantized.recipe.inner
-    if inner is not None:
-        width = quantized.codes.shape[2] // inner.granularity.columns(quantized.codes.shape[2])
-        stored[inner.name] = _scale(quantized, head, dim // width)
+    for part, level in quantized.recipe.in_page.items():
+        width = quantized.codes.shape[2] // level.granularity.columns(quantized.codes.shape[2])
+        stored[level.name] = _scale(quantized, head, dim // width, part)
     return stored
 
 
-def _scale(quantized: Quantized, head: int, column: int) -> dict[str, Any]:
-    inner = quantized.recipe.inner
-    assert inner is not None
-    stored = quantized.scales.reshape(1, quantized.codes.shape[1], -1)[0, head, column]
+def _scale(quantized: Quantized, head: int, column: int, part: str) -> dict[str, Any]:
+    inner = quantized.recipe.in_page[part]
+    stored = _parameters(quantized, part).reshape(1, quantized.codes.shape[1], -1)[0, head, column]
     if inner.format.is_float:
         return bits_of(stored)
     return {"code": f"0x{int(stored):02X}", "value": _text(float(inner.format.values(stored)))}

@@ -17,6 +17,7 @@ from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.recipes.difference import comparable
 from kvformat.recipes.intervals import Value
 from kvformat.recipes.program import Recipe
+from kvformat.recipes.quantizer import Quantized, quantize
 
 Side = Literal["k", "v"]
 SIDES: tuple[Side, ...] = ("k", "v")
@@ -99,10 +100,20 @@ class _Judge:
         x = _judged(self.dump, side, start, stop)[kept].astype(np.float32)
         rows = x.reshape(-1, x.shape[2])
         found = cache.load(self.dump.layout, self.dump.pages, slots[kept], side, self.recipe, np.float32(1))
+        if not self.recipe.one_scale_a_group:
+            return holds_exactly(quantize(_judged(self.dump, side, start, stop)[kept], self.recipe), found)
         codes = found.codes.view(np.uint8).reshape(rows.shape)
         scales = found.scales.reshape(len(rows), -1) if self.recipe.inner else np.zeros((len(rows), 0), np.float32)
         outer: Mapping[str, Value] = self.outer[side]
         return all(bool(good.all()) for good in within(rows, self.recipe, outer, codes, scales))
+
+
+def holds_exactly(expected: Quantized, found: Quantized) -> bool:
+    """Whether codes and all parameters are the same bits."""
+    pairs = [(expected.scales, found.scales), *((expected.more[name], each) for name, each in found.more.items())]
+    return np.array_equal(expected.codes, found.codes) and not any(
+        level.format.differs(*pair).any() for level, pair in zip(expected.recipe.in_page.values(), pairs, strict=True)
+    )
 
 
 def as_given(recipe: Recipe, declared: Recipe, scale: np.float32 | None) -> np.float32 | None:

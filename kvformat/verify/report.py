@@ -215,7 +215,8 @@ class Report:
             for part, wrong in tally.wrong.items():
                 if tally.compared[part]:
                     by = f" by {tally.recipe}" if tally.recipe else ""
-                    lines.append(f"  {tally.name} {part}s{by}: {_counted(tally, part, wrong)}")
+                    named = f"{part}s" if part in ("scale", "code") else part
+                    lines.append(f"  {tally.name} {named}{by}: {_counted(tally, part, wrong)}")
         if self.first is not None:
             lines += _explanation(self.first)
         if self.attention is not None:
@@ -239,7 +240,7 @@ class Report:
 def _counted(tally: Tally, part: str, wrong: int) -> str:
     if not wrong:
         return f"{tally.compared[part]:,} equal"
-    fit = "" if part == "scale" else _consistent(tally, wrong)
+    fit = _consistent(tally, wrong) if part == "code" else ""
     return f"{wrong:,} of {tally.compared[part]:,} differ{fit}: {tally.where(part)}"
 
 

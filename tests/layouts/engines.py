@@ -255,7 +255,26 @@ def _tile_place(c, m, k, groups):
     return m // 8 * (_up(groups, 4) // 4 * 32) + k // 4 * 32 + m % 8 * 4 + k % 4
 
 
+# --- llama.cpp -------------------------------------------------------------------------------------------------------
+
+#: bytes of a struct of 32 dims
+STRUCTS = {"q8_0": 34}
+
+
+def llama_cpp(c, t, h):
+    """A row of [heads][head_size / 32] structs for each cell, K's rows and then V's: fp16 d; int8 qs[32]."""
+    start = 0
+    for side, size in (("k", c.head_size), ("v", c.head_size_v)):
+        for group in range(size // 32):
+            at = start + ((t * c.num_kv_heads + h) * (size // 32) + group) * STRUCTS[c.mode]
+            dims = range(32 * group, 32 * group + 32)
+            yield side, "scale", dims, at, 0, 16
+            yield from _bytes(side, "code", at + 2, 32, first_dim=dims.start)
+        start += c.block_size * c.num_kv_heads * size // 32 * STRUCTS[c.mode]
+
+
 PLACES = {
+    "llama-cpp": llama_cpp,
     "vllm-0.33-minimax-m3": vllm_minimax,
     "vllm-unfused": vllm_unfused,
     "vllm-split": vllm_split,
@@ -318,6 +337,8 @@ def natural_bytes(c):
     if c.name == "vllm-0.33-deepseek-v4":
         return _up(584 * c.block_size, 576)
     rows, total = c.block_size * c.num_kv_heads, 0
+    if c.name == "llama-cpp":
+        return rows * (c.head_size + c.head_size_v) // 32 * STRUCTS[c.mode]
     for size in (c.head_size, c.head_size_v):
         data = rows * _packed(c, size)
         groups = size // SHARED[c.mode][0] if c.mode in SHARED else 0

@@ -109,6 +109,7 @@ ENGINES = (
     *(_latent("sglang-mla", mode, 576) for mode in ("fp8_unscaled", "fp8_per_tile")),
     *(_rows("tiles-128x4", mode, "HND", 130, 1, 32) for mode in ("nvfp4", "mxfp4", "mxfp8")),
     *(_rows("tiles-8x4", mode, "HND", 9, 2, 96, 160) for mode in ("nvfp4", "mxfp4", "mxfp8")),
+    _rows("llama-cpp", "q8_0", "NHD", 3, 2, 64, 32, padding=3),
 )
 
 CONFIGS = (

@@ -213,7 +213,7 @@ CELL = {"per": "cell", "record": ["k.code", "v.code"]}
         (described("x", [CELL], head_size_multiple=True), "head_size_multiple must be a number; got True"),
         (described("x", [CELL], v_scales={"y": "5-token"}), "unknown swizzle '5-token'; did you mean 4-token?"),
         (described("x", [CELL], v_scales={"y": ["linear"]}), "unknown swizzle \"['linear']\"; did you mean linear?"),
-        (described("x", [{**CELL, "per": "token"}]), "unknown per 'token'; known: cell, head, page, slot"),
+        (described("x", [{**CELL, "per": "token"}]), "unknown per 'token'; known: cell, group, head, page, slot"),
         (described("x", [{**CELL, "pad": 3}]), "unknown key 'pad'; "),
         (described("x", [{**CELL, "align": 0}]), "align must be at least 1; got 0"),
         (described("x", [{"per": "cell"}]), "record must be a list; got None"),
@@ -278,8 +278,7 @@ def region(bits=8, slot=(2, 32), head=(1, 0), column=((4, 8),)):
         ({"slot": (2, 8)}, "a stride of 8 bits overlaps the 16 bits below it"),
         ({"column": ((3, 8),)}, "the digits of column count to 3, not 4"),
         ({"head": (2, 64)}, "the digits of head count to 2, not 1"),
-        ({"bits": 4, "column": ((2, 4), (2, 8))}, "do not fill whole bytes, low bits first"),
-        ({"bits": 4, "column": ((2, 4), (2, 16))}, "do not fill whole bytes, low bits first"),
+        ({"bits": 4, "column": ((2, 8), (2, 16))}, "do not fill whole bytes, low bits first"),
         ({"bits": 4, "slot": (2, 20), "column": ((4, 4),)}, "do not fill whole bytes, low bits first"),
     ],
 )

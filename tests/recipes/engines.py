@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvformat.recipes.catalogue import recipe
 from kvformat.recipes.entry import parse_recipe
 from kvformat.recipes.program import Recipe
 
@@ -32,63 +33,12 @@ def _scales(granularity: str, store: str, program: str, *names: str, **more: Any
 # --- ggml: groups of 32; d is stored as float16, codes are made with the float32 one -----------------------------
 
 
-def _q8_0(platform: str, amax: str, inverse: str, code: str) -> Recipe:
-    program = f"""
-        a = {amax}(x)
-        d = div(a, 127)
-        id = select({inverse})
-    """
-    return _recipe(
-        f"ggml/q8_0-{platform}", "int8", _scales("per_block_32", "float16", program, "d"), code, "v = mul(c, d)"
-    )
-
-
-_INVERSE = "ne(d, 0), rcp(d), 0"
-Q8_0 = _q8_0(
-    "reference", "amax_number", _INVERSE, "c = encode(wrap(cast_int32(round(mul(x, id), half_away)), 8), int8)"
+Q8_0, Q8_0_AVX, Q8_0_NEON, Q8_0_WASM = (
+    recipe(f"ggml-0.25/{platform}/q8_0") for platform in ("reference", "avx", "neon", "wasm")
 )
-Q8_0_AVX = _q8_0(
-    "avx", "amax_number", "ne(a, 0), div(127, a), 0", "c = encode(cast_int32(round(mul(x, id), half_even)), int8)"
-)
-Q8_0_NEON = _q8_0("neon", "amax", _INVERSE, "c = encode(round(mul(x, id), half_even), int8)")
-Q8_0_WASM = _q8_0("wasm", "amax_number", _INVERSE, "c = encode(round(mul(x, id), toward_zero), int8)")
 
 
-def _symmetric(name: str, bits: int) -> Recipe:
-    half = 2 ** (bits - 1)
-    program = f"""
-        d = div(signed_amax(x), {-half})
-        id = select(ne(d, 0), rcp(d), 0)
-    """
-    code = f"c = encode(min_number(round(add(mul(x, id), {half}.5), toward_zero), {2 * half - 1}), uint{bits})"
-    return _recipe(
-        f"ggml/{name}",
-        f"uint{bits}",
-        _scales("per_block_32", "float16", program, "d"),
-        code,
-        f"v = mul(sub(c, {half}), d)",
-    )
-
-
-def _with_minimum(name: str, bits: int) -> Recipe:
-    program = f"""
-        low = min_from(x, 3.4028234663852886e+38)
-        d = div(sub(max_from(x, -3.4028234663852886e+38), low), {2**bits - 1})
-        id = select(ne(d, 0), rcp(d), 0)
-        m = to(low, float32)
-    """
-    code = f"c = encode(round(add(mul(sub(x, low), id), 0.5), toward_zero), uint{bits})"
-    return _recipe(
-        f"ggml/{name}",
-        f"uint{bits}",
-        _scales("per_block_32", "float16", program, "d", "m"),
-        code,
-        "v = add(mul(c, d), m)",
-    )
-
-
-Q4_0, Q5_0 = _symmetric("q4_0", 4), _symmetric("q5_0", 5)
-Q4_1, Q5_1 = _with_minimum("q4_1", 4), _with_minimum("q5_1", 5)
+Q4_0, Q4_1, Q5_0, Q5_1 = (recipe(f"ggml-0.25/reference/{name}") for name in ("q4_0", "q4_1", "q5_0", "q5_1"))
 
 #: a least-squares scale, made from the codes; a block below 1e-15 leaves its codes as they were
 IQ4_NL = _recipe(

@@ -19,6 +19,7 @@ from kvformat.errors import InputError
 from kvformat.layouts import LAYOUTS, Layout, Region, Segment, layout
 from kvformat.layouts.entry import Entry, Form
 from kvformat.modes import MODES
+from kvformat.modes import mode as find_mode
 from kvformat.recipes import exact
 from kvformat.recipes.catalogue import recipe as find
 from kvformat.recipes.program import Recipe
@@ -81,7 +82,8 @@ def _pages(entry: Entry) -> Iterator[list[tuple[str, Layout]]]:
 def _variants(entry: Entry, how: dict[str, Any], natural: Layout) -> Iterator[tuple[str, Layout]]:
     if natural.mode == entry.modes[0][0]:
         yield "PagePadding", layout(entry.name, **how, page_bytes=natural.page_bytes + 24)
-    if any(region.bits == 4 for region in natural.regions):
+    stored = find_mode(natural.mode).element
+    if stored is not None and element(stored).bits == 4:
         yield "HighNibbleFirst", layout(entry.name, **how, nibbles="high_first")
 
 
@@ -196,12 +198,22 @@ def _twin(x: Array, how: Recipe, given: np.float32 | None, segment: Segment) -> 
     nothing: list[list[list[int]]] = [[[] for _ in range(x.shape[1])] for _ in range(x.shape[0])]
     if how.element is None:
         return _stored_values(x, segment.codes[0].dtype), nothing
-    codes, scales, _ = exact.quantize(x, how, None if given is None else float(given))
+    made = exact.quantize_all(x, how, _given(how, given))
+    codes = made.codes
     patterns = codes.view(np.uint8) & np.uint8(element(how.element).codes - 1)
     if how.inner is None:
         return patterns, nothing
-    bits = scales.view(f"u{scales.itemsize}").reshape(x.shape[0], x.shape[1], -1)
-    return patterns, bits.tolist()
+    kept = [made.params[level.name] for level in how.in_page.values()]
+    rows = [each.view(f"u{each.itemsize}").reshape(*x.shape[:2], -1).tolist() for each in kept]
+    return patterns, [
+        [[bits for each in rows for bits in each[token][head]] for head in range(x.shape[1])]
+        for token in range(x.shape[0])
+    ]
+
+
+def _given(how: Recipe, scale: np.float32 | None) -> dict[str, float]:
+    takes = [level.name for level in how.levels if level.may_be_given][:1]
+    return {} if scale is None else {name: float(scale) for name in takes}
 
 
 def _stored_values(x: Array, dtype: str) -> Array:
@@ -213,11 +225,14 @@ def _stored_values(x: Array, dtype: str) -> Array:
 def _place(page: Array, made: Layout, segment: Segment, slot: int, head: int, codes: Array, scales: list[int]) -> None:
     side = segment.side
     for dim, code in zip(segment.dims, codes.tolist(), strict=True):
-        where = made.locate(side=side, slot=slot, head=head, dim=dim)
-        _put(page, where.byte, where.bit, where.bits, code)
-    columns = [(region, column) for region in segment.scales for column in range(region.columns)]
+        for region in (each for each in segment.codes if dim in each.all_dims):
+            where = made.locate(side=side, slot=slot, head=head, dim=dim, bit=region.first_bit)
+            piece = code >> region.first_bit & ((1 << where.bits) - 1)
+            _put(page, where.byte, where.bit, where.bits, piece)
+    params = sorted((*segment.scales, *segment.more), key=lambda each: made.parts.index(each.part))
+    columns = [(region, column) for region in params for column in range(region.columns)]
     for (region, column), bits in zip(columns, scales, strict=True):
-        where = made.locate(side=side, slot=slot, head=head, dim=region.dims(column).start, part="scale")
+        where = made.locate(side=side, slot=slot, head=head, dim=region.dims(column).start, part=region.part)
         _put(page, where.byte, where.bit, where.bits, _repeated(bits, region))
 
 
@@ -227,7 +242,7 @@ def _repeated(bits: int, region: Region) -> int:
 
 
 def _put(page: Array, byte: int, bit: int, bits: int, pattern: int) -> None:
-    count = max(1, bits // 8)
+    count = -(-(bit + bits) // 8)
     value = int.from_bytes(page[byte : byte + count].tobytes(), "little")
     mask = ((1 << bits) - 1) << bit
     page[byte : byte + count] = list((value & ~mask | pattern << bit).to_bytes(count, "little"))

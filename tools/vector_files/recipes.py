@@ -57,7 +57,9 @@ def _file(recipe: Recipe) -> VectorFile:
 
 
 def _group(recipe: Recipe, source: str) -> Group:
-    store = recipe.levels[-1].store if recipe.levels else None
+    definite = recipe.for_input(np.dtype(DTYPES[source]).name)
+    main = definite.inner or (definite.levels[-1] if definite.levels else None)
+    more = {part: level.store for part, level in definite.in_page.items() if part != "scale"}
     fmt = element(recipe.element or "")
     # in binary32 the compiled engine is asked too; its kernels for the other inputs differ in how they widen alone
     confirmed = ["exact twin", "NumPy reader", *(["kvformat"] if source == "binary32" else [])]
@@ -75,7 +77,8 @@ def _group(recipe: Recipe, source: str) -> Group:
         "source": source,
         "element": recipe.element,
         "nanCodes": [code_hex(code, fmt) for code in fmt.nan_codes],
-        "scaleStore": store.split()[0] if store else None,
+        "scaleStore": main.store.split()[0] if main else None,
+        **({"parameters": more} if more else {}),
         "confirmedBy": confirmed,
     }
     return Group(about, [_test(recipe, case, source) for case in chosen])
@@ -93,7 +96,7 @@ def _test(recipe: Recipe, case: Case, source: str) -> Test:
 def _made(recipe: Recipe, case: Case, source: str) -> Test:
     where = f"{recipe.name} {source} {case.id}"
     codes, scales, shared = exact.quantize(case.x, recipe, None if case.scale is None else float(case.scale))
-    expected = Quantized(codes, scales, shared, recipe.for_input(case.x.dtype.name))
+    expected = Quantized(codes, scales, shared, recipe.for_input(case.x.dtype.name), _more(recipe, case))
     _agree(plain.quantize(case.x, recipe, scale=case.scale), expected, f"{where}: NumPy reader")
     if source == "binary32":
         _agree(kvformat.quantize(case.x, recipe, scale=case.scale), expected, f"{where}: kvformat")
@@ -111,8 +114,17 @@ def _made(recipe: Recipe, case: Case, source: str) -> Test:
         "scales": "".join(_canonical(scales)),
         "globalScale": "".join(_canonical(np.array([shared]))) if recipe.outer and recipe.inner else None,
     }
+    if expected.more:
+        test["parameters"] = {name: "".join(_canonical(each.reshape(-1))) for name, each in expected.more.items()}
     values = _values(recipe, expected)
     return test if values is None else {**test, "values": "".join(_canonical(values))}
+
+
+def _more(recipe: Recipe, case: Case) -> dict[str, Array]:
+    """The further parameters of the groups, by the exact twin."""
+    names = [level.name for part, level in recipe.in_page.items() if part != "scale"]
+    params = exact.quantize_all(case.x, recipe).params if names else {}
+    return {name: params[name] for name in names}
 
 
 def _canonical(x: Array) -> list[str]:
@@ -127,6 +139,7 @@ def _agree(found: Quantized, expected: Quantized, where: str) -> None:
         (found.codes.view(np.uint8), expected.codes.view(np.uint8)),
         (found.scales, expected.scales),
         (np.array(found.global_scale, np.float32), np.array(expected.global_scale, np.float32)),
+        *((found.more[name], each) for name, each in expected.more.items()),
     )
     for a, b in pairs:
         same = a.shape == b.shape and a.dtype == b.dtype and _canonical(a.reshape(-1)) == _canonical(b.reshape(-1))
@@ -161,6 +174,12 @@ def _scales_of(recipe: Recipe, made: Quantized, place: tuple[int, ...]) -> dict[
         return {}
     last, shared = recipe.levels[-1], number(float(made.global_scale))
     known = {level.name: shared for level in recipe.outer}
+    for name, each in made.more.items():
+        level = made.recipe.in_page[name]
+        at = dim // level.granularity.dims if level.granularity.dims else 0
+        known[name] = number(float(level.format.values(each[token, head, at])))
+    if recipe.inner is not None:
+        last = made.recipe.inner or last
     share = last.granularity
     if not share.within_row:
         grid = (1 if share.shares_tokens else made.codes.shape[0], 1 if share.shares_heads else made.codes.shape[1])

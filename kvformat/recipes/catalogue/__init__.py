@@ -10,6 +10,7 @@ from kvformat.modes import MODES
 from kvformat.recipes.catalogue import (
     compressed_tensors,
     flashinfer,
+    ggml,
     golden,
     lmcache,
     modelopt,
@@ -36,6 +37,7 @@ _FAMILIES = (
     sglang,
     lmcache,
     ocp,
+    ggml,
 )
 _RECIPES: dict[str, Recipe] = {each.name: each for each in golden.RECIPES}
 _RECIPES |= {entry["name"]: parse_recipe(entry) for family in _FAMILIES for entry in family.ENTRIES}
