@@ -190,6 +190,7 @@ def test_ctrl_c_while_modules_are_imported_is_one_word(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "kvformat: interrupted\n")
 
 
+@pytest.mark.slow  # processes that compile
 def test_dumps_and_reports_are_the_same_bytes_in_every_process(tmp_path):
     outcomes = set()
     for seed in ("1", "2"):

@@ -10,6 +10,8 @@ import kvformat as kvf
 from tests.recipes import engines
 from tests.recipes.parameters import same
 
+pytestmark = pytest.mark.slow  # a kernel for each recipe
+
 INF, NAN = float("inf"), float("nan")
 
 

@@ -77,7 +77,7 @@ def test_a_million_codes_dequantize_as_plain_numpy_does(million, mode):
     assert_same_values(kvf.quantize(million, mode).dequantize(), reference.dequantize(expected, mode))
 
 
-@pytest.mark.parametrize("prefix", ["golden", "exact"])
+@pytest.mark.parametrize("prefix", ["golden", pytest.param("exact", marks=pytest.mark.slow)])  # exact: a kernel more
 @pytest.mark.parametrize("mode", MODES)
 @settings(max_examples=60)
 @given(data=st.data())

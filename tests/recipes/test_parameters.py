@@ -27,7 +27,7 @@ from tests.recipes.parameters import (
 X = np.random.default_rng(7).standard_normal((5, 2, 64)).astype(np.float32)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(ml_dtypes.bfloat16, marks=pytest.mark.slow)])
 def test_one_program_makes_scale_and_bias_and_each_is_stored_in_the_input_s_dtype(dtype):
     q = same(X.astype(dtype), TWO_IN_ONE)
     assert {name: (each.shape, each.dtype) for name, each in q.params.items()} == {
@@ -36,6 +36,7 @@ def test_one_program_makes_scale_and_bias_and_each_is_stored_in_the_input_s_dtyp
     assert np.abs(q.dequantize() - X).max() < 0.3
 
 
+@pytest.mark.slow  # a kernel of its own
 def test_an_integer_zero_point_is_stored_as_int8():
     q = same(X, ZERO_POINT)
     assert q.params["zp"].dtype == np.int8
@@ -51,6 +52,7 @@ def test_groups_along_tokens_have_a_partial_last_one(tokens):
     assert np.abs(q.dequantize() - x).max() < 0.03
 
 
+@pytest.mark.slow  # a kernel of its own
 def test_runs_of_the_flattened_order_cross_rows():
     x = np.random.default_rng(1).standard_normal((3, 2, 40)).astype(np.float32)
     q = same(x, FLAT)
@@ -60,6 +62,7 @@ def test_runs_of_the_flattened_order_cross_rows():
     assert q.params["s"][0] == np.float32((first.max() - first.min()) / np.float32(15))
 
 
+@pytest.mark.slow  # a kernel of its own
 def test_a_parameter_made_from_the_codes_and_codes_that_a_condition_leaves_undefined():
     x = X.copy()
     x[1] *= 1e-5
