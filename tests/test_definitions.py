@@ -228,6 +228,7 @@ def test_a_recipe_with_a_mode_that_nobody_described_brings_it(tmp_path):
     assert (found.element, found.page_scale, found.dims_per_scale, found.tensor_scale) == ("int6", "float32", 0, False)
 
 
+@pytest.mark.slow
 def test_each_definition_touches_one_file_and_reaches_the_generators(path, monkeypatch):
     # the counting test: nothing but the entry is written, and pages, drawings and vectors are made of it
     kvf.register(path)

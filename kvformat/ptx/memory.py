@@ -84,15 +84,18 @@ class Segments:
         self.found.append(Buffer(value, what))
 
     def finish(self) -> None:
-        """Merge storages that overlap, and give each a segment."""
-        self.spans: list[list[int]] = []
-        for buffer in sorted(self.found, key=lambda each: each.host):
-            last = self.spans[-1] if self.spans else None
+        """Merge storages that overlap, and give each a segment, in the order of the arguments."""
+        merged: list[list[int]] = []
+        for number, buffer in sorted(enumerate(self.found), key=lambda each: each[1].host):
+            last = merged[-1] if merged else None
             if last and buffer.host < last[1]:
                 last[1] = max(last[1], buffer.host + buffer.size)
                 last[2] |= buffer.writable
+                last[3] = min(last[3], number)
             else:
-                self.spans.append([buffer.host, buffer.host + buffer.size, int(buffer.writable)])
+                merged.append([buffer.host, buffer.host + buffer.size, int(buffer.writable), number])
+        # where the host put them says nothing to a reader of an error
+        self.spans = [(low, high, bool(writable)) for low, high, writable, _ in sorted(merged, key=lambda s: s[3])]
         self.base = FIRST_BUFFER + len(self.module.values)
 
     def address(self, value: Any) -> int:
@@ -112,7 +115,7 @@ class Segments:
             (int(value.__array_interface__["data"][0]), value.nbytes, variable.space == "global")
             for variable, value in zip(self.module.variables, self.module.values, strict=True)
         ]
-        places += [(low, high - low, bool(writable)) for low, high, writable in self.spans]
+        places += [(low, high - low, writable) for low, high, writable in self.spans]
         for number, (host, size, writable) in enumerate(places, FIRST_BUFFER):
             rows[number, HOST], rows[number, SIZE] = host, size
             if writable and size:

@@ -145,6 +145,7 @@ def test_an_answer_with_a_gradient_is_judged_and_a_ragged_list_is_refused_in_one
     assert message == "returns codes as list, which is no array"
 
 
+@pytest.mark.slow
 def test_a_writer_that_does_not_name_the_order_gets_the_layout_s_own():
     """vllm-split, whose default a writer without `order` must assume: HND was drawn, and the writer accused."""
     seen = set()

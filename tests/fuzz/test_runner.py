@@ -26,6 +26,7 @@ def seen_by(options):
     return inputs, report
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_examples_again_and_another_one_others():
     first, report = seen_by({"seed": 7, "examples": 250})
     again, _ = seen_by({"seed": 7, "examples": 250})
@@ -177,7 +178,13 @@ def test_the_report_as_plain_data():
     assert fuzz(kernels.right_int8, mode=INT8, seed=0, examples=10).to_json()["counterexample"] is None
 
 
-@pytest.mark.parametrize("kernel", [kernels.right_int8, kernels.right_writer, kernels.right_reader])
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        kernels.right_int8,
+        *(pytest.param(kernel, marks=pytest.mark.slow) for kernel in (kernels.right_writer, kernels.right_reader)),
+    ],
+)
 def test_a_right_kernel_is_not_accused(kernel):
     report = fuzz(kernel, mode=INT8, seed=1, examples=120)
     assert report.ok, str(report)

@@ -75,6 +75,7 @@ def test_differences_are_those_that_fractions_find():
     assert expected  # this row has some
 
 
+@pytest.mark.slow
 def test_ties_that_go_another_way_are_found():
     """half_away for half_even: in the row of 127, whose scale is 1, exactly the ties above even numbers differ."""
     other = changed(INT8, "half_even", "half_away")
@@ -101,6 +102,7 @@ def test_the_blocks_of_nvfp4_are_all_codes_of_the_scale_and_all_x():
         assert len(np.unique(made)) == 1  # every block has the code that it stands for
 
 
+@pytest.mark.slow
 def test_a_planted_difference_in_one_code_of_one_block_is_found():
     bound = "q = div(x, d)\n    q = select(eq(x, 0.75), 0, q)"
     other = changed(NVFP4, "q = div(x, d)", bound)

@@ -64,13 +64,15 @@ def test_a_view_reaches_all_of_its_owner(scale):
 
 
 def test_an_access_out_of_bounds_names_instruction_line_and_thread(scale):
-    a, b = np.arange(1000, dtype=np.float32), np.zeros(500, np.float32)
-    with pytest.raises(ptx.KernelFault) as caught:
-        scale.launch((8, 1, 1), (128, 1, 1), [a, b, 0.5, 1000])
-    fault = caught.value
-    assert (fault.kind, fault.block, fault.thread) == ("out of bounds", (3, 0, 0), (116, 0, 0))
-    assert "offset 2000 of buffer 1 (2000 bytes)" in str(fault)
-    assert fault.statement == "st.global.f32 [%rd6], %f3"
+    memory = bytearray(8192)
+    for of_a, of_b in ((0, 4096), (4096, 0)):  # buffers are counted as the arguments are, wherever the host has them
+        a, b = np.frombuffer(memory, np.float32, 1000, of_a), np.frombuffer(memory, np.float32, 500, of_b)
+        with pytest.raises(ptx.KernelFault) as caught:
+            scale.launch((8, 1, 1), (128, 1, 1), [a, b, 0.5, 1000])
+        fault = caught.value
+        assert (fault.kind, fault.block, fault.thread) == ("out of bounds", (3, 0, 0), (116, 0, 0))
+        assert "offset 2000 of buffer 1 (2000 bytes)" in str(fault)
+        assert fault.statement == "st.global.f32 [%rd6], %f3"
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,7 @@ def e4m3fn_value(code):
     return float(np.uint8(code).view(ml_dtypes.float8_e4m3fn).astype(F))
 
 
+@pytest.mark.slow
 def test_three_reciprocals_within_1_ulp_each_are_all_admissible():
     rng = np.random.default_rng(11)
     seen_scales = seen_codes = 0

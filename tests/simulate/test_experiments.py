@@ -65,6 +65,7 @@ def test_the_front_has_no_storage_that_another_one_beats(results):
         assert not (row["on the front"] and beaten)
 
 
+@pytest.mark.slow
 def test_normalisation_holds_the_error_of_a_deep_stack():
     norm = depths.NORMS["RMSNorm"]
     storage = Storage.of("golden/int8_per_token_head")

@@ -32,8 +32,8 @@ def page_dump(writer, declared, *, key=KEY, value=VALUE, k_scale=None, v_scale=N
     [
         ("vllm-0.33/triton/int8_per_token_head", "golden/int8_per_token_head"),
         ("vllm-0.33/triton/fp8_per_token_head", "golden/fp8_per_token_head"),
-        ("torchao-0.18/nvfp4", "golden/nvfp4"),
-        ("compressed-tensors-0.20/nvfp4", "golden/nvfp4"),
+        pytest.param("torchao-0.18/nvfp4", "golden/nvfp4", marks=pytest.mark.slow),
+        pytest.param("compressed-tensors-0.20/nvfp4", "golden/nvfp4", marks=pytest.mark.slow),
         ("golden/nvfp4", "torchao-0.18/nvfp4"),
     ],
 )
