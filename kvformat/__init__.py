@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from kvformat.layouts import layout as layout
     from kvformat.layouts import load_layout as load_layout
     from kvformat.lint.linter import lint as lint
+    from kvformat.many import check_files as check_files
     from kvformat.recipes import Recipe as Recipe
     from kvformat.recipes import load_recipe as load_recipe
     from kvformat.recipes import recipe as recipe
     from kvformat.recipes.quantizer import Quantized as Quantized
     from kvformat.recipes.quantizer import quantize as quantize
+    from kvformat.tasks.team import parallel as parallel
     from kvformat.verify import check as check
 
 __version__ = "0.1.0"
@@ -61,6 +63,8 @@ _HOMES = {
     "PagedCache": "kvformat.cache",
     "Dump": "kvformat.dump",
     "check": "kvformat.verify",
+    "check_files": "kvformat.many",
+    "parallel": "kvformat.tasks.team",
     "diagnose": "kvformat.diagnose",
     "lint": "kvformat.lint",
     "probe": "kvformat.diagnose.probe",

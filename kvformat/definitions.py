@@ -72,6 +72,11 @@ def register(path: str | Path) -> dict[str, tuple[str, ...]]:
         raise
 
 
+def registered() -> tuple[str, ...]:
+    """The files that were registered, in order: what another process has to read to know the same names."""
+    return tuple(dict.fromkeys(str(path) for path in _owners.values()))
+
+
 def _define_all(path: str | Path, text: str, kind: str, tables: list[dict[str, Any]]) -> tuple[str, ...]:
     found: list[str] = []
     for place, table in enumerate(tables):

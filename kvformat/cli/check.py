@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvformat.cli import complete
-from kvformat.cli.outcome import CANNOT_JUDGE, complain, print_json, printable, say, worst
+from kvformat.cli import complete, many, work
+from kvformat.cli.outcome import CANNOT_JUDGE, complain, print_json, printable, say
 from kvformat.cli.recipes import find
 from kvformat.errors import InputError
 from kvformat.layouts import load_layout
@@ -18,40 +18,50 @@ if TYPE_CHECKING:
     from kvformat.recipes import Recipe
     from kvformat.verify.builtin import Summary
 
+#: files up to which each report is printed whole; more are a table
+_READ_WHOLE = 16
+
 
 def check(
-    dumps: Annotated[list[str] | None, typer.Argument(metavar="[DUMP]...", help="Dumps (safetensors files).")] = None,
+    dumps: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[DUMP]...", help="Dumps (safetensors files), folders of them, or patterns."),
+    ] = None,
     recipe: Annotated[
         str | None,
         typer.Option(help="Judge by this recipe (name, mode or TOML file).", autocompletion=complete.recipes),
     ] = None,
     layout_file: Annotated[str | None, typer.Option(help="A TOML file with a layout that dumps may name.")] = None,
+    workers: work.Workers = None,
+    scheduler: work.Scheduler = None,
+    resume: work.Resume = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
-    """Judge dumps bit for bit. Without one: write, judge and break pages of real K and V in every mode and layout."""
-    if not dumps and (recipe or layout_file):
-        raise InputError("--recipe and --layout-file say how to judge a dump; name one")
+    """Judge dumps bit for bit. Without one: write, judge and break pages of real K and V in every mode and layout.
+
+    A folder stands for every .safetensors file in it and below. Many files are one table and the groups of those with
+    the same fault.
+    """
+    crew = work.Crew(workers, scheduler, resume)
+    if not dumps and (recipe or layout_file or crew != work.Crew()):
+        raise InputError("--recipe, --layout-file, --workers, --scheduler and --resume are for dumps; name one")
     if layout_file:
         load_layout(layout_file)
     how = find(recipe) if recipe else None
-    documents = (
-        [_check_dump(path, how, as_json=as_json) for path in dumps] if dumps else [_check_sample(as_json=as_json)]
-    )
-    status = worst(document["status"] for document in documents)
-    if as_json:
-        print_json(documents[0] if len(documents) == 1 else _together(documents), status)
-    return status
+    if not dumps:
+        document = _check_sample(as_json=as_json)
+        return print_json(document, document["status"]) if as_json else int(document["status"])
+    from kvformat.many.files import expand, is_collection
+
+    files = expand(dumps)
+    if len(files) == 1 and crew == work.Crew() and not any(map(is_collection, dumps)):
+        return _check_dump(files[0], how, as_json=as_json)
+    listed = len(files) > _READ_WHOLE or any(map(is_collection, dumps))
+    return many.check(files, how, layout_file, crew, as_json=as_json, listed=listed)
 
 
-def _together(documents: list[dict[str, Any]]) -> dict[str, Any]:
-    """Several reports as one document: each with its own recipe and layout, and what they add up to."""
-    counts = {name: sum(document.get(name, 0) for document in documents) for name in ("compared", "mismatches")}
-    first = next(({"dump": each["dump"], **each["first"]} for each in documents if each.get("first")), None)
-    return {"recipe": None, "layout": None, **counts, "first": first, "reports": documents}
-
-
-def _check_dump(path: str, recipe: Recipe | None, *, as_json: bool) -> dict[str, Any]:
-    """The report on one dump as plain data, printed unless `as_json`. A dump that cannot be judged stops no other."""
+def _check_dump(path: str, recipe: Recipe | None, *, as_json: bool) -> int:
+    """One dump, with a bar that moves within it."""
     from kvformat.cli import console
     from kvformat.dump.dump import Dump
 
@@ -62,12 +72,14 @@ def _check_dump(path: str, recipe: Recipe | None, *, as_json: bool) -> dict[str,
         with console.progress(printable(path)) as advance:
             report = judge(dump, recipe=recipe, progress=advance)
     except InputError as error:
-        if not as_json:
-            complain(str(error))
-        return {"dump": path, "ok": False, "status": CANNOT_JUDGE, "error": str(error)}
-    if not as_json:
-        say(f"{printable(path)}: {report}")
-    return {"dump": path, "ok": report.ok, "status": report.status, **report.to_json()}
+        if as_json:
+            return print_json({"dump": path, "error": str(error)}, CANNOT_JUDGE)
+        complain(str(error))
+        return CANNOT_JUDGE
+    if as_json:
+        return print_json({"dump": path, **report.to_json()}, report.status)
+    say(f"{printable(path)}: {report}")
+    return report.status
 
 
 def _check_sample(*, as_json: bool) -> dict[str, Any]:

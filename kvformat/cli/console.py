@@ -14,7 +14,8 @@ from rich.table import Table
 #: width of a pipe, which has none: tables are as wide as they need
 _PIPE_WIDTH = 1000
 
-Advance = Callable[[int, int], None]
+#: told the pieces done and in all, and what the bar's title is from now on
+Advance = Callable[..., None]
 
 
 class _Console(Console):
@@ -47,7 +48,7 @@ def progress(title: str) -> Iterator[Advance | None]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
 
-        def advance(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
+        def advance(done: int, total: int, title: str = title) -> None:
+            bar.update(task, completed=done, total=total, description=title)
 
         yield advance

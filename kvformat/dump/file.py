@@ -111,6 +111,14 @@ def read(path: Path, needed: tuple[str, ...] = TENSORS[:4]) -> tuple[dict[str, s
     return metadata, tensors
 
 
+def metadata_in(path: Path) -> dict[str, str]:
+    """All metadata of a file that `read` took, what a dump does not define included."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="np") as file:
+        return dict(file.metadata() or {})
+
+
 def _map(path: Path, kinds: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, NDArray[Any]]:
     """The tensors as read-only views of the mapped file: the library's numpy side cannot slice bfloat16."""
     mapped = np.memmap(path, np.uint8, mode="r").view(np.ndarray)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+
+from kvformat.tasks.runner import in_task
+from kvformat.tasks.team import cores
 
 #: elements under which starting threads (about 0.1 ms) costs more than it brings
 SERIAL = 1 << 17
 
 
 def count() -> int:
-    """Threads to use: KVFORMAT_NUM_THREADS if set, else the cores this process may run on."""
-    wanted = os.environ.get("KVFORMAT_NUM_THREADS", "")
-    if wanted.isdecimal() and int(wanted) > 0:
-        return int(wanted)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Threads to use: those of `kvformat.tasks.team.cores`, and one where a task of an executor runs."""
+    return 1 if in_task.get() else cores()
 
 
 def over(items: int, size: int, kernel: Callable[[int, int], object]) -> None:

@@ -19,14 +19,15 @@ from kvformat.data import LAYERS, SAMPLE_FILE, sample
 
 
 def test_of_several_files_each_one_that_cannot_be_judged_has_its_own_line(capsys, tmp_path):
-    cut = tmp_path / "cut.safetensors"
+    cut, empty = tmp_path / "cut.safetensors", tmp_path / "empty"
     cut.write_bytes(b"\x10")
-    assert main(["check", str(cut), str(tmp_path), str(tmp_path / "none")]) == 2
+    empty.mkdir()
+    assert main(["check", str(cut), str(empty), str(tmp_path / "none")]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     lines = captured.err.splitlines()
     assert len(lines) == 3
-    for line, path in zip(lines, (cut, tmp_path, tmp_path / "none"), strict=True):
+    for line, path in zip(lines, (cut, empty, tmp_path / "none"), strict=True):
         assert line.startswith(f"kvformat: {path}: ")
 
 
