@@ -54,9 +54,10 @@ def check(
     from kvformat.many.files import expand, is_collection
 
     files = expand(dumps)
-    if len(files) == 1 and crew == work.Crew() and not any(map(is_collection, dumps)):
+    collected = any(is_collection(name) and name not in files for name in dumps)
+    if len(files) == 1 and crew == work.Crew() and not collected:
         return _check_dump(files[0], how, as_json=as_json)
-    listed = len(files) > _READ_WHOLE or any(map(is_collection, dumps))
+    listed = collected or len(files) > _READ_WHOLE
     return many.check(files, how, layout_file, crew, as_json=as_json, listed=listed)
 
 
