@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import carray
 
 from kvformat.elements.codec import Conversion, encode_bits
 from kvformat.elements.formats import BINARIES, element
-from kvformat.elements.static import compiled, inlined, static
+from kvformat.elements.static import inlined, static
 from kvformat.ptx import steps as s
 from kvformat.ptx.floats import INFINITY32, ONE, SIGN32, TWO, ZERO, f32, f64, lane32, lane64
-from kvformat.ptx.native import lanes_at
 from kvformat.recipes.reduce import WIDENERS
 
 U = np.uint64
@@ -22,19 +21,14 @@ D = np.float64
 NAN16, SIGN16 = U(0x7FFF), U(0x8000)
 INFINITY16, INFINITYB16 = U(0b0_11111 << 10), U(0b0_11111111 << 7)
 
-_E4M3 = static(Conversion(element("e4m3fn")))
-_E5M2 = static(Conversion(element("e5m2")))
-_E2M1 = static(Conversion(element("e2m1fn")))
-_UE8M0_RZ = static(Conversion(element("e8m0fnu"), "saturate", "down"))
-_UE8M0_RP = static(Conversion(element("e8m0fnu"), "saturate", "up"))
 _F16 = static(Conversion(BINARIES["float16"], "ieee"))
 _BF16 = static(Conversion(BINARIES["bfloat16"], "ieee"))
 
 
 def _decoded() -> Any:
-    """binary32 patterns of every code of every format of DECODE; a NaN code is 0x7FFFFFFF."""
-    table = np.full((8, 256), 0x7FFF_FFFF, np.uint64)
-    for number, name in ((s.E4M3, "e4m3fn"), (s.E5M2, "e5m2"), (s.E2M1, "e2m1fn"), (s.UE8M0_RZ, "e8m0fnu")):
+    """binary32 patterns of every code of every format; a NaN code is 0x7FFFFFFF."""
+    table = np.full((len(s.CODES), 256), 0x7FFF_FFFF, np.uint64)
+    for number, name in enumerate(s.CODES.values()):
         fmt = element(name)
         values = fmt.values().astype(np.float32)
         table[number, : fmt.codes] = np.where(np.isnan(values), 0x7FFF_FFFF, values.view(np.uint32))
@@ -133,83 +127,54 @@ def from_integer_to_odd(bits: Any, is_signed: Any) -> Any:
     return -high if negative else high
 
 
+def encoder(name: str, how: str) -> Callable[..., Any]:
+    """A binary32 number as a code of the format; what has no code saturates (.satfinite)."""
+    direction = {"rz": "down", "rp": "up"}.get(how, "nearest_even")
+    conversion = static(Conversion(element(s.CODES[name]), "saturate", direction))
+    return lambda a: U(encode_bits(conversion, np.uint32(a)))
+
+
 @inlined
-def encoded(bits: Any, fmt: Any) -> Any:
-    """A binary32 number as the code of a narrow format; what has no code saturates (.satfinite)."""
-    pattern = np.uint32(bits)
-    if fmt == s.E4M3:
-        return U(encode_bits(_E4M3, pattern))
-    if fmt == s.E5M2:
-        return U(encode_bits(_E5M2, pattern))
-    if fmt == s.E2M1:
-        return U(encode_bits(_E2M1, pattern))
-    if fmt == s.UE8M0_RP:
-        return U(encode_bits(_UE8M0_RP, pattern))
-    return U(encode_bits(_UE8M0_RZ, pattern))
+def to_f16(a: Any, rounding: Any, largest: Any) -> Any:
+    """A binary64 number as binary16."""
+    code = U(encode_bits(_F16, a))
+    return bits16(code, D(_wide16(np.uint16(code))), f64(a), rounding, largest)
 
 
-@compiled
-def run(
-    key: Any,
-    op: int,
-    n: int,
-    to: Any,
-    second: Any,
-    first: Any,
-    other: Any,
-    third: Any,
-    fourth: Any,
-    x: Any,
-    y: Any,
-    z: Any,
-) -> None:
-    """One step on n lanes; the rows d, e, a, b, c, g lie at those addresses."""
-    # one function on purpose: what Numba calls is optimised by itself, and again where it is called
-    d, a = carray(lanes_at(to), n), carray(lanes_at(first), n)
-    if op == s.WIDE32:
-        for i in range(n):
-            d[i] = lane64(D(f32(a[i])))
-    elif op == s.WIDE16:
-        for i in range(n):
-            d[i] = lane64(D(_wide16(np.uint16(a[i]))))
-    elif op == s.WIDEB16:
-        for i in range(n):
-            d[i] = lane64(D(f32(a[i] << U(16))))
-    elif op == s.FROM16:
-        for i in range(n):
-            d[i] = lane32(_wide16(np.uint16(a[i])))
-    elif op == s.FROMB16:
-        for i in range(n):
-            d[i] = lane32(f32(a[i] << U(16)))
-    elif op == s.TO32:
-        for i in range(n):
-            d[i] = to_binary32(f64(a[i]), y, z != ZERO)
-    elif op == s.TO16:
-        for i in range(n):
-            code = U(encode_bits(_F16, a[i]))
-            d[i] = bits16(code, D(_wide16(np.uint16(code))), f64(a[i]), y, INFINITY16 - z)
-    elif op == s.TOB16:
-        for i in range(n):
-            code = U(encode_bits(_BF16, a[i]))
-            d[i] = bits16(code, D(f32(code << U(16))), f64(a[i]), y, INFINITYB16 - z)
-    elif op == s.TOINT:
-        for i in range(n):
-            d[i] = to_integer(f64(a[i]), y, x, z)
-    elif op == s.INTEGRAL:
-        for i in range(n):
-            d[i] = lane64(integral(f64(a[i]), y))
-    elif op == s.FROMINT32:
-        for i in range(n):
-            d[i] = lane32(F(I(a[i])) if z else F(a[i]))
-    elif op == s.FROMINT64:
-        for i in range(n):
-            d[i] = lane64(D(I(a[i])) if z else D(a[i]))
-    elif op == s.FROMINTODD:
-        for i in range(n):
-            d[i] = lane64(from_integer_to_odd(a[i], z != ZERO))
-    elif op == s.ENCODE:
-        for i in range(n):
-            d[i] = encoded(a[i], z)
-    elif op == s.DECODE:
-        for i in range(n):
-            d[i] = DECODED[z, a[i]]
+@inlined
+def to_bf16(a: Any, rounding: Any, largest: Any) -> Any:
+    """A binary64 number as bfloat16."""
+    code = U(encode_bits(_BF16, a))
+    return bits16(code, D(f32(code << U(16))), f64(a), rounding, largest)
+
+
+@inlined
+def from_integer32(a: Any, z: Any) -> Any:
+    """An integer as binary32, to nearest even."""
+    return lane32(F(I(a)) if z else F(a))
+
+
+@inlined
+def from_integer64(a: Any, z: Any) -> Any:
+    """An integer as binary64, to nearest even."""
+    return lane64(D(I(a)) if z else D(a))
+
+
+#: step -> what one lane does; the names say which rows and constants of the step it takes
+LANES: dict[int, Callable[..., Any]] = {
+    s.WIDE32: lambda a: lane64(D(f32(a))),
+    s.WIDE16: lambda a: lane64(D(_wide16(np.uint16(a)))),
+    s.WIDEB16: lambda a: lane64(D(f32(a << U(16)))),
+    s.TO32: lambda a, y, z: to_binary32(f64(a), y, z != ZERO),
+    s.TO16: lambda a, y, z: to_f16(a, y, INFINITY16 - z),
+    s.TOB16: lambda a, y, z: to_bf16(a, y, INFINITYB16 - z),
+    s.TOINT: lambda a, x, y, z: to_integer(f64(a), y, x, z),
+    s.INTEGRAL: lambda a, y: lane64(integral(f64(a), y)),
+    s.FROMINT32: from_integer32,
+    s.FROMINT64: from_integer64,
+    s.FROMINTODD: lambda a, z: lane64(from_integer_to_odd(a, z != ZERO)),
+    s.FROM16: lambda a: lane32(_wide16(np.uint16(a))),
+    s.FROMB16: lambda a: lane32(f32(a << U(16))),
+    **{step: encoder(name, how) for (name, how), step in s.ENCODE.items()},
+    s.DECODE: lambda a, z: DECODED[z, a],
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
+from kvformat.elements.formats import element
 from kvformat.ptx import steps as s
 from kvformat.ptx.arithmetic import ALL_BITS, ROUNDINGS, half_relu, packed, parts_of
 from kvformat.ptx.emit import Emitter, NotModelled, bits_of, mask_of
@@ -15,7 +16,7 @@ FLOATS = ("f16", "bf16", "f32", "f64")
 TO_INTEGER = {"rni": s.RN, "rzi": s.RZ, "rmi": s.RM, "rpi": s.RP}
 _WIDEN = {"f16": s.WIDE16, "bf16": s.WIDEB16, "f32": s.WIDE32}
 _NARROW = {"f16": s.TO16, "bf16": s.TOB16, "f32": s.TO32}
-_FORMATS = {"e4m3x2": s.E4M3, "e5m2x2": s.E5M2, "e2m1x2": s.E2M1}
+_FLOATING = tuple(name for name in s.CODES if name != "ue8m0x2")
 
 
 def _keep(e: Emitter, dest: str, row: int, kind: str) -> None:
@@ -128,6 +129,11 @@ def _to_pair(e: Emitter, call: Call) -> None:
     packed(e, dest, call.types[0], rows)
 
 
+def container(name: str) -> int:
+    """The bits that a code has in its pair: 4, or 8, of which a code of 6 takes the low ones."""
+    return 4 if element(s.CODES[name]).bits == 4 else 8
+
+
 def _narrow_parts(e: Emitter, call: Call) -> tuple[str, list[int]]:
     """(destination, binary32 rows low and high) of a conversion to a pair of codes."""
     source = call.types[1]
@@ -144,23 +150,19 @@ def _to_codes(e: Emitter, call: Call) -> None:
     dest, rows = _narrow_parts(e, call)
     if call.has("relu"):
         rows = [e.temporary(s.FRELU, row) for row in rows]
-    exponent = s.UE8M0_RP if call.has("rp") else s.UE8M0_RZ
-    number = _FORMATS.get(to, exponent)
-    codes = [e.temporary(s.ENCODE, row, z=number) for row in rows]
-    width = 4 if to == "e2m1x2" else 8
-    e.result(dest, e.temporary(s.PACK, *codes, y=width))
+    step = next(step for (name, how), step in s.ENCODE.items() if name == to and call.has(how))
+    e.result(dest, e.temporary(s.PACK, *(e.temporary(step, row) for row in rows), y=container(to)))
 
 
 def _from_codes(e: Emitter, call: Call) -> None:
     to, source = call.types
     dest, a = call.take(2)
-    width = 4 if source == "e2m1x2" else 8
-    row = e.source(a, "b8" if width == 4 else "b16")
-    number = s.UE8M0_RZ if source == "ue8m0x2" else _FORMATS[source]
+    width, bits = container(source), element(s.CODES[source]).bits
+    row, number = e.source(a, f"b{2 * width}"), tuple(s.CODES).index(source)
     half = to.removesuffix("x2")
     rows = []
     for shift in (0, width):
-        value = e.temporary(s.DECODE, e.temporary(s.PART, row, x=(1 << width) - 1, y=shift), z=number)
+        value = e.temporary(s.DECODE, e.temporary(s.PART, row, x=(1 << bits) - 1, y=shift), z=number)
         value = e.temporary(_NARROW[half], e.temporary(s.WIDE32, value))
         rows.append(half_relu(e, half, value) if call.has("relu") else value)
     packed(e, dest, to, rows)
@@ -179,8 +181,7 @@ def fill(table: Table) -> None:
     add("cvt", pairs(INTEGERS, ("f16", "bf16", "f64")), "sat", _to_integer, section, "|".join(TO_INTEGER))
     add("cvt", pairs(FLOATS, FLOATS), "rn rz rm rp rni rzi rmi rpi ftz sat relu satfinite", _floats, section)
     add("cvt", "f16x2.f32 bf16x2.f32", "relu satfinite", _to_pair, section, "rn|rz")
-    eight = pairs(("e4m3x2", "e5m2x2"), ("f32", "f16x2", "bf16x2"))
-    add("cvt", f"{eight} e2m1x2.f32 e2m1x2.f16x2 e2m1x2.bf16x2", "relu", _to_codes, section, "rn satfinite")
+    add("cvt", pairs(_FLOATING, ("f32", "f16x2", "bf16x2")), "relu", _to_codes, section, "rn satfinite")
     add("cvt", pairs(("ue8m0x2",), ("f32", "bf16x2")), "satfinite", _to_codes, section, "rz|rp")
-    add("cvt", pairs(("f16x2",), tuple(_FORMATS)), "relu", _from_codes, section, "rn")
+    add("cvt", pairs(("f16x2",), _FLOATING), "relu", _from_codes, section, "rn")
     add("cvt", "bf16x2.ue8m0x2", "", _from_codes, section, "rn")

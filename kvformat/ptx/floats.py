@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import carray
 
-from kvformat.elements.static import compiled, inlined
+from kvformat.elements.static import inlined
 from kvformat.ptx import steps as s
-from kvformat.ptx.native import fused, lanes_at
+from kvformat.ptx.native import fused
 
 U = np.uint64
 F = np.float32
@@ -47,9 +47,9 @@ def lane64(value: Any) -> Any:
 
 
 @inlined
-def flushed(bits: Any) -> Any:
+def flushed(a: Any) -> Any:
     """.ftz: a subnormal becomes a zero of its sign."""
-    return bits & SIGN32 if bits & INFINITY32 == ZERO else bits
+    return a & SIGN32 if a & INFINITY32 == ZERO else a
 
 
 @inlined
@@ -159,122 +159,67 @@ def class_of(value: Any, smallest: Any) -> Any:
     return ZERO if value != value else (ONE if size == np.inf else (TWO if size < smallest else THREE))
 
 
-@compiled
-def run(
-    key: Any,
-    op: int,
-    n: int,
-    to: Any,
-    second: Any,
-    first: Any,
-    other: Any,
-    third: Any,
-    fourth: Any,
-    x: Any,
-    y: Any,
-    z: Any,
-) -> None:
-    """One step on n lanes; the rows d, e, a, b, c, g lie at those addresses."""
-    # one function on purpose: what Numba calls is optimised by itself, and again where it is called
-    d, c = carray(lanes_at(to), n), carray(lanes_at(third), n)
-    a, b = carray(lanes_at(first), n), carray(lanes_at(other), n)
-    if op == s.FADD:
-        for i in range(n):
-            d[i] = lane32(f32(a[i]) + f32(b[i]))
-    elif op == s.FSUB:
-        for i in range(n):
-            d[i] = lane32(f32(a[i]) - f32(b[i]))
-    elif op == s.FMUL:
-        for i in range(n):
-            d[i] = lane32(f32(a[i]) * f32(b[i]))
-    elif op == s.FFMA:
-        for i in range(n):
-            d[i] = lane32(fused(f32(a[i]), f32(b[i]), f32(c[i])))
-    elif op == s.FDIV:
-        for i in range(n):
-            d[i] = lane32(f32(a[i]) / f32(b[i]))
-    elif op == s.FMIN:
-        for i in range(n):
-            d[i] = chosen32(a[i], b[i], z, False)
-    elif op == s.FMAX:
-        for i in range(n):
-            d[i] = chosen32(a[i], b[i], z, True)
-    elif op == s.FCMP:
-        for i in range(n):
-            d[i] = (z >> order(f32(a[i]), f32(b[i]))) & ONE
-    elif op == s.FLUSH:
-        for i in range(n):
-            d[i] = flushed(a[i])
-    elif op == s.FCANON:
-        for i in range(n):
-            d[i] = lane32(f32(a[i]))
-    elif op == s.FDIVAPPROX:
-        largest = F(2.0**126)
-        for i in range(n):
-            p, q = f32(a[i]), f32(b[i])
-            if largest < abs(q) < np.inf:  # the ISA's range ends at 2^126: beyond it 0, or NaN of an Inf
-                d[i] = ((a[i] ^ b[i]) & SIGN32) if abs(p) < np.inf else NAN32
-            else:
-                d[i] = lane32(p / q)
-    elif op == s.FSQRT:
-        for i in range(n):
-            d[i] = lane32(np.sqrt(f32(a[i])))
-    elif op == s.FSAT:
-        for i in range(n):
-            p = f32(a[i])
-            d[i] = lane32(min(p, F(1.0))) if p > F(0.0) else ZERO
-    elif op == s.FRELU:
-        for i in range(n):
-            p = f32(a[i])
-            d[i] = NAN32 if p != p else (ZERO if a[i] & SIGN32 else a[i])
-    elif op == s.FULPS:
-        for i in range(n):
-            d[i] = stepped(a[i], np.int64(y))
-    elif op == s.FAPPROX:
-        bound = f64(x)
-        for i in range(n):
-            d[i] = bounded(D(f32(a[i])), z, y, bound)
-    elif op == s.DADD:
-        for i in range(n):
-            d[i] = lane64(f64(a[i]) + f64(b[i]))
-    elif op == s.DSUB:
-        for i in range(n):
-            d[i] = lane64(f64(a[i]) - f64(b[i]))
-    elif op == s.DMUL:
-        for i in range(n):
-            d[i] = lane64(f64(a[i]) * f64(b[i]))
-    elif op == s.DFMA:
-        for i in range(n):
-            d[i] = lane64(fused(f64(a[i]), f64(b[i]), f64(c[i])))
-    elif op == s.DDIV:
-        for i in range(n):
-            d[i] = lane64(f64(a[i]) / f64(b[i]))
-    elif op == s.DSQRT:
-        for i in range(n):
-            d[i] = lane64(np.sqrt(f64(a[i])))
-    elif op == s.DMIN:
-        for i in range(n):
-            d[i] = chosen64(a[i], b[i], False)
-    elif op == s.DMAX:
-        for i in range(n):
-            d[i] = chosen64(a[i], b[i], True)
-    elif op == s.DCMP:
-        for i in range(n):
-            d[i] = (z >> order(f64(a[i]), f64(b[i]))) & ONE
-    elif op == s.DADDODD:
-        for i in range(n):
-            d[i] = lane64(sum_to_odd(f64(a[i]), f64(b[i])))
-    elif op == s.DFMAODD:
-        # the product of two numbers of at most 24 bits is exact
-        for i in range(n):
-            d[i] = lane64(sum_to_odd(f64(a[i]) * f64(b[i]), f64(c[i])))
-    elif op == s.DSAT:
-        for i in range(n):
-            p = f64(a[i])
-            d[i] = lane64(min(p, 1.0)) if p > 0.0 else ZERO
-    elif op == s.CLASSF:
-        for i in range(n):
-            d[i] = (z >> class_of(f32(a[i]), F(2.0**-126))) & ONE
-    elif op == s.CLASSD:
-        for i in range(n):
-            d[i] = (z >> class_of(f64(a[i]), 2.0**-1022)) & ONE
+@inlined
+def approximate_quotient(a: Any, b: Any) -> Any:
+    """div.approx: the ISA's range of divisors ends at 2^126; beyond it the result is 0, or NaN of an Inf."""
+    p, q = f32(a), f32(b)
+    if F(2.0**126) < abs(q) < np.inf:
+        return ((a ^ b) & SIGN32) if abs(p) < np.inf else NAN32
+    return lane32(p / q)
+
+
+@inlined
+def saturated32(a: Any) -> Any:
+    """.sat: to 0 .. 1, a NaN to +0."""
+    p = f32(a)
+    return lane32(min(p, F(1.0))) if p > F(0.0) else ZERO
+
+
+@inlined
+def saturated64(a: Any) -> Any:
+    """Likewise."""
+    p = f64(a)
+    return lane64(min(p, 1.0)) if p > 0.0 else ZERO
+
+
+@inlined
+def rectified(a: Any) -> Any:
+    """.relu: negatives to +0."""
+    p = f32(a)
+    return NAN32 if p != p else (ZERO if a & SIGN32 else a)
+
+
+#: step -> what one lane does; the names say which rows and constants of the step it takes
+LANES: dict[int, Callable[..., Any]] = {
+    s.FADD: lambda a, b: lane32(f32(a) + f32(b)),
+    s.FSUB: lambda a, b: lane32(f32(a) - f32(b)),
+    s.FMUL: lambda a, b: lane32(f32(a) * f32(b)),
+    s.FFMA: lambda a, b, c: lane32(fused(f32(a), f32(b), f32(c))),
+    s.FDIV: lambda a, b: lane32(f32(a) / f32(b)),
+    s.FDIVAPPROX: approximate_quotient,
+    s.FSQRT: lambda a: lane32(np.sqrt(f32(a))),
+    s.FMIN: lambda a, b, z: chosen32(a, b, z, False),
+    s.FMAX: lambda a, b, z: chosen32(a, b, z, True),
+    s.FCMP: lambda a, b, z: (z >> order(f32(a), f32(b))) & ONE,
+    s.FLUSH: flushed,
+    s.FSAT: saturated32,
+    s.FRELU: rectified,
+    s.FCANON: lambda a: lane32(f32(a)),
+    s.FULPS: lambda a, y: stepped(a, np.int64(y)),
+    s.FAPPROX: lambda a, x, y, z: bounded(D(f32(a)), z, y, f64(x)),
+    s.DADD: lambda a, b: lane64(f64(a) + f64(b)),
+    s.DSUB: lambda a, b: lane64(f64(a) - f64(b)),
+    s.DMUL: lambda a, b: lane64(f64(a) * f64(b)),
+    s.DFMA: lambda a, b, c: lane64(fused(f64(a), f64(b), f64(c))),
+    s.DDIV: lambda a, b: lane64(f64(a) / f64(b)),
+    s.DSQRT: lambda a: lane64(np.sqrt(f64(a))),
+    s.DMIN: lambda a, b: chosen64(a, b, False),
+    s.DMAX: lambda a, b: chosen64(a, b, True),
+    s.DCMP: lambda a, b, z: (z >> order(f64(a), f64(b))) & ONE,
+    s.DADDODD: lambda a, b: lane64(sum_to_odd(f64(a), f64(b))),
+    # the product of two numbers of at most 24 bits is exact
+    s.DFMAODD: lambda a, b, c: lane64(sum_to_odd(f64(a) * f64(b), f64(c))),
+    s.DSAT: saturated64,
+    s.CLASSF: lambda a, z: (z >> class_of(f32(a), F(2.0**-126))) & ONE,
+    s.CLASSD: lambda a, z: (z >> class_of(f64(a), 2.0**-1022)) & ONE,
+}

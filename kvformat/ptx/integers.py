@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import carray
 
-from kvformat.elements.static import compiled, inlined
+from kvformat.elements.static import inlined
 from kvformat.ptx import steps as s
-from kvformat.ptx.native import lanes_at
 
 U = np.uint64
 I = np.int64
@@ -33,12 +32,12 @@ def high_product(a: Any, b: Any) -> Any:
 
 
 @inlined
-def permuted(a: Any, b: Any, selector: Any) -> Any:
-    """prmt: each nibble of the selector names one of 8 bytes; its bit 3 replicates that byte's sign."""
+def permuted(a: Any, b: Any, c: Any) -> Any:
+    """prmt: each nibble of c names one of 8 bytes; its bit 3 replicates that byte's sign."""
     both = (b << THIRTY_TWO) | a
     out = ZERO
     for k in range(4):
-        nibble = selector >> U(4 * k)
+        nibble = c >> U(4 * k)
         byte = (both >> ((nibble & U(7)) << U(3))) & LOW8
         if nibble & U(8):
             byte = LOW8 if byte & U(0x80) else ZERO
@@ -129,184 +128,134 @@ def shifted_signed(a: Any, b: Any, y: Any) -> Any:
     return U(signed(a, y) >> I(min(b, SIXTY_THREE)))
 
 
-@compiled
-def run(
-    key: Any,
-    op: int,
-    n: int,
-    to: Any,
-    second: Any,
-    first: Any,
-    other: Any,
-    third: Any,
-    fourth: Any,
-    x: Any,
-    y: Any,
-    z: Any,
-) -> None:
-    """One step on n lanes; the rows d, e, a, b, c, g lie at those addresses."""
-    # one function on purpose: what Numba calls is optimised by itself, and again where it is called
-    d, e = carray(lanes_at(to), n), carray(lanes_at(second), n)
-    a, b = carray(lanes_at(first), n), carray(lanes_at(other), n)
-    c, g = carray(lanes_at(third), n), carray(lanes_at(fourth), n)
-    if op == s.MOV:
-        for i in range(n):
-            d[i] = a[i] & x
-    elif op == s.ADD:
-        for i in range(n):
-            d[i] = (a[i] + b[i]) & x
-    elif op == s.SUB:
-        for i in range(n):
-            d[i] = (a[i] - b[i]) & x
-    elif op == s.MUL:
-        for i in range(n):
-            d[i] = (a[i] * b[i]) & x
-    elif op == s.MAD:
-        for i in range(n):
-            d[i] = (a[i] * b[i] + c[i]) & x
-    elif op == s.AND:
-        for i in range(n):
-            d[i] = a[i] & b[i]
-    elif op == s.OR:
-        for i in range(n):
-            d[i] = a[i] | b[i]
-    elif op == s.XOR:
-        for i in range(n):
-            d[i] = a[i] ^ b[i]
-    elif op == s.NOT:
-        for i in range(n):
-            d[i] = ~a[i] & x
-    elif op == s.CNOT:
-        for i in range(n):
-            d[i] = ONE if a[i] == ZERO else ZERO
-    elif op == s.SEXT:
-        for i in range(n):
-            d[i] = U(signed(a[i], y)) & x
-    elif op == s.MINU:
-        for i in range(n):
-            d[i] = min(a[i], b[i])
-    elif op == s.MAXU:
-        for i in range(n):
-            d[i] = max(a[i], b[i])
-    elif op == s.MINS:
-        for i in range(n):
-            d[i] = a[i] if signed(a[i], y) < signed(b[i], y) else b[i]
-    elif op == s.MAXS:
-        for i in range(n):
-            d[i] = a[i] if signed(a[i], y) > signed(b[i], y) else b[i]
-    elif op == s.SHL:
-        for i in range(n):
-            d[i] = shifted_left(a[i], b[i], y) & x
-    elif op == s.SHRU:
-        for i in range(n):
-            d[i] = shifted_right(a[i], b[i], y)
-    elif op == s.SHRS:
-        for i in range(n):
-            d[i] = shifted_signed(a[i], b[i], y) & x
-    elif op == s.MULWIDES:
-        for i in range(n):
-            d[i] = U(signed(a[i], y) * signed(b[i], y)) & x
-    elif op == s.CMPU:
-        for i in range(n):
-            order = ZERO if a[i] < b[i] else (ONE if a[i] == b[i] else U(2))
-            d[i] = (z >> order) & ONE
-    elif op == s.CMPS:
-        for i in range(n):
-            order = ZERO if signed(a[i], y) < signed(b[i], y) else (ONE if a[i] == b[i] else U(2))
-            d[i] = (z >> order) & ONE
-    elif op == s.SELP:
-        for i in range(n):
-            d[i] = a[i] if c[i] != ZERO else b[i]
-    elif op == s.PACK:
-        for i in range(n):
-            d[i] = a[i] | (b[i] << y) | (c[i] << (y + y)) | (g[i] << (y + y + y))
-    elif op == s.PART:
-        for i in range(n):
-            d[i] = (a[i] >> y) & x
-    elif op == s.DIVU:
-        for i in range(n):
-            d[i] = a[i] // max(b[i], ONE)
-    elif op == s.REMU:
-        for i in range(n):
-            d[i] = a[i] % max(b[i], ONE)
-    elif op in (s.DIVS, s.REMS):
-        for i in range(n):
-            p, q = signed(a[i], y), signed(b[i], y)
-            up = U(-p) if p < I(0) else U(p)
-            uq = max(U(-q) if q < I(0) else U(q), ONE)
-            if op == s.DIVS:  # truncated: the quotient's sign is that of both, the remainder's the dividend's
-                r = up // uq
-                d[i] = (ZERO - r if (p < I(0)) != (q < I(0)) else r) & x
-            else:
-                r = up % uq
-                d[i] = (ZERO - r if p < I(0) else r) & x
-    elif op == s.MULHIU:
-        for i in range(n):
-            d[i] = high_product(a[i], b[i]) if y == ZERO else (a[i] * b[i]) >> (SIXTY_FOUR - y)
-    elif op == s.MULHIS:
-        for i in range(n):
-            p, q = signed(a[i], y), signed(b[i], y)
-            if y == ZERO:
-                high = high_product(a[i], b[i])
-                high -= b[i] if p < I(0) else ZERO
-                high -= a[i] if q < I(0) else ZERO
-                d[i] = high
-            else:
-                d[i] = U((p * q) >> I(SIXTY_FOUR - y)) & x
-    elif op == s.ADDCC:
-        for i in range(n):
-            total = (a[i] + b[i]) & x
-            carry = total < a[i]
-            total2 = (total + c[i]) & x
-            e[i] = ONE if carry or total2 < total else ZERO
-            d[i] = total2
-    elif op == s.SUBCC:
-        for i in range(n):
-            total = (a[i] - b[i]) & x
-            borrow = a[i] < b[i]
-            e[i] = ONE if borrow or total < c[i] else ZERO
-            d[i] = (total - c[i]) & x
-    elif op == s.PRMT:
-        for i in range(n):
-            d[i] = permuted(a[i], b[i], c[i])
-    elif op == s.BFEU:
-        for i in range(n):
-            d[i] = extracted(a[i], b[i], c[i], y, False)
-    elif op == s.BFES:
-        for i in range(n):
-            d[i] = extracted(a[i], b[i], c[i], y, True) & x
-    elif op == s.BFI:
-        for i in range(n):
-            d[i] = inserted(a[i], b[i], c[i], g[i], y) & x
-    elif op == s.BFIND:
-        for i in range(n):
-            zeros = leading(a[i], y)
-            top = SIXTY_THREE - y - zeros if a[i] != ZERO else LOW32
-            d[i] = (zeros if z != ZERO and a[i] != ZERO else top) & LOW32
-    elif op == s.BREV:
-        for i in range(n):
-            d[i] = reversed_bits(a[i], y)
-    elif op == s.CLZ:
-        for i in range(n):
-            d[i] = leading(a[i], y)
-    elif op == s.POPC:
-        for i in range(n):
-            d[i] = ones(a[i])
-    elif op == s.SHFL:
-        for i in range(n):
-            amount = min(c[i], THIRTY_TWO) if z else c[i] & U(31)
-            d[i] = ((((b[i] << THIRTY_TWO) | a[i]) << amount) >> THIRTY_TWO) & LOW32
-    elif op == s.SHFR:
-        for i in range(n):
-            amount = min(c[i], THIRTY_TWO) if z else c[i] & U(31)
-            d[i] = (((b[i] << THIRTY_TWO) | a[i]) >> amount) & LOW32
-    elif op == s.LOP3:
-        for i in range(n):
-            out = ZERO
-            for k in range(8):
-                if (z >> U(k)) & ONE:
-                    out |= (a[i] if k & 4 else ~a[i]) & (b[i] if k & 2 else ~b[i]) & (c[i] if k & 1 else ~c[i])
-            d[i] = out & x
-    elif op == s.COPYSIGN:
-        for i in range(n):
-            d[i] = (a[i] & z) | (b[i] & ~z & x)
+@inlined
+def size_of(a: Any, y: Any) -> Any:
+    """The magnitude of a two's complement number."""
+    p = signed(a, y)
+    return U(-p) if p < I(0) else U(p)
+
+
+@inlined
+def quotient(a: Any, b: Any, x: Any, y: Any) -> Any:
+    """Truncated: its sign is that of both. The machine has looked for a divisor of 0."""
+    r = size_of(a, y) // max(size_of(b, y), ONE)
+    return (ZERO - r if (signed(a, y) < I(0)) != (signed(b, y) < I(0)) else r) & x
+
+
+@inlined
+def remainder(a: Any, b: Any, x: Any, y: Any) -> Any:
+    """Its sign is the dividend's."""
+    r = size_of(a, y) % max(size_of(b, y), ONE)
+    return (ZERO - r if signed(a, y) < I(0) else r) & x
+
+
+@inlined
+def high_half(a: Any, b: Any, y: Any) -> Any:
+    """The upper half of an unsigned product."""
+    return high_product(a, b) if y == ZERO else (a * b) >> (SIXTY_FOUR - y)
+
+
+@inlined
+def high_half_signed(a: Any, b: Any, x: Any, y: Any) -> Any:
+    """The upper half of a signed product."""
+    p, q = signed(a, y), signed(b, y)
+    if y == ZERO:
+        high = high_product(a, b)
+        high -= b if p < I(0) else ZERO
+        high -= a if q < I(0) else ZERO
+        return high
+    return U((p * q) >> I(SIXTY_FOUR - y)) & x
+
+
+@inlined
+def sum_and_carry(a: Any, b: Any, c: Any, x: Any) -> Any:
+    """The sum a + b + c, and what is carried out of it."""
+    first = (a + b) & x
+    total = (first + c) & x
+    return total, ONE if first < a or total < first else ZERO
+
+
+@inlined
+def difference_and_borrow(a: Any, b: Any, c: Any, x: Any) -> Any:
+    """The difference a - b - c, and what is borrowed for it."""
+    first = (a - b) & x
+    return (first - c) & x, ONE if a < b or first < c else ZERO
+
+
+@inlined
+def found(a: Any, y: Any, z: Any) -> Any:
+    """bfind: the position of the highest bit, or the shift that brings it to the top; 0xFFFFFFFF of 0."""
+    zeros = leading(a, y)
+    top = SIXTY_THREE - y - zeros if a != ZERO else LOW32
+    return (zeros if z != ZERO and a != ZERO else top) & LOW32
+
+
+@inlined
+def amount(c: Any, z: Any) -> Any:
+    """By how much a funnel shifts: clamped at 32, or its low 5 bits."""
+    return min(c, THIRTY_TWO) if z else c & U(31)
+
+
+@inlined
+def looked_up(a: Any, b: Any, c: Any, x: Any, z: Any) -> Any:
+    """lop3: bit 4a + 2b + c of the table z, for every bit of the operands."""
+    out = ZERO
+    for k in range(8):
+        if (z >> U(k)) & ONE:
+            out |= (a if k & 4 else ~a) & (b if k & 2 else ~b) & (c if k & 1 else ~c)
+    return out & x
+
+
+@inlined
+def compared(less: Any, equal: Any, z: Any) -> Any:
+    """The bit of z that stands for the order: less, equal, greater."""
+    return (z >> (ZERO if less else (ONE if equal else U(2)))) & ONE
+
+
+#: step -> what one lane does; the names say which rows and constants of the step it takes
+LANES: dict[int, Callable[..., Any]] = {
+    s.MOV: lambda a, x: a & x,
+    s.ADD: lambda a, b, x: (a + b) & x,
+    s.SUB: lambda a, b, x: (a - b) & x,
+    s.MUL: lambda a, b, x: (a * b) & x,
+    s.MAD: lambda a, b, c, x: (a * b + c) & x,
+    s.AND: lambda a, b: a & b,
+    s.OR: lambda a, b: a | b,
+    s.XOR: lambda a, b: a ^ b,
+    s.NOT: lambda a, x: ~a & x,
+    s.CNOT: lambda a: ONE if a == ZERO else ZERO,
+    s.SEXT: lambda a, x, y: U(signed(a, y)) & x,
+    s.MINU: lambda a, b: a if a < b else b,
+    s.MAXU: lambda a, b: a if a > b else b,
+    s.MINS: lambda a, b, y: a if signed(a, y) < signed(b, y) else b,
+    s.MAXS: lambda a, b, y: a if signed(a, y) > signed(b, y) else b,
+    s.SHL: lambda a, b, x, y: shifted_left(a, b, y) & x,
+    s.SHRU: shifted_right,
+    s.SHRS: lambda a, b, x, y: shifted_signed(a, b, y) & x,
+    s.DIVU: lambda a, b: a // max(b, ONE),
+    s.REMU: lambda a, b: a % max(b, ONE),
+    s.DIVS: quotient,
+    s.REMS: remainder,
+    s.MULHIU: high_half,
+    s.MULHIS: high_half_signed,
+    s.MULWIDES: lambda a, b, x, y: U(signed(a, y) * signed(b, y)) & x,
+    s.ADDCC: sum_and_carry,
+    s.SUBCC: difference_and_borrow,
+    s.CMPU: lambda a, b, z: compared(a < b, a == b, z),
+    s.CMPS: lambda a, b, y, z: compared(signed(a, y) < signed(b, y), a == b, z),
+    s.SELP: lambda a, b, c: a if c != ZERO else b,
+    s.PRMT: permuted,
+    s.BFEU: lambda a, b, c, y: extracted(a, b, c, y, False),
+    s.BFES: lambda a, b, c, x, y: extracted(a, b, c, y, True) & x,
+    s.BFI: lambda a, b, c, g, x, y: inserted(a, b, c, g, y) & x,
+    s.BFIND: found,
+    s.BREV: reversed_bits,
+    s.CLZ: leading,
+    s.POPC: ones,
+    s.SHFL: lambda a, b, c, z: ((((b << THIRTY_TWO) | a) << amount(c, z)) >> THIRTY_TWO) & LOW32,
+    s.SHFR: lambda a, b, c, z: (((b << THIRTY_TWO) | a) >> amount(c, z)) & LOW32,
+    s.LOP3: looked_up,
+    s.COPYSIGN: lambda a, b, x, z: (a & z) | (b & ~z & x),
+    s.PACK: lambda a, b, c, g, y: a | (b << y) | (c << (y + y)) | (g << (y + y + y)),
+    s.PART: lambda a, x, y: (a >> y) & x,
+}

@@ -5,37 +5,32 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-from numba import typeof, types
-from numba.experimental.function_type import _get_wrapper_address
 
 from kvformat.elements.static import Static, static
 
-#: the files that each separately compiled part is made of, besides kvformat.elements and kvformat.recipes
-_PARTS = {
-    "integers": ("integers", "native", "steps"),
-    "floats": ("floats", "native", "steps"),
-    "conversions": ("conversions", "floats", "native", "steps"),
-    "machine": ("access", "columns", "floats", "machine", "native", "steps", "undefined", "warps"),
+#: the files that the parts compiled apart are made of, besides kvformat.elements and kvformat.recipes
+_LANES = ("columns", "lanes", "native", "steps")
+PARTS = {
+    "integers": ("integers", *_LANES),
+    "floats": ("floats", *_LANES),
+    "conversions": ("conversions", "floats", *_LANES),
+    "lanes": _LANES,
+    "machine": ("access", "floats", "machine", "transfers", "turns", "undefined", "warps", *_LANES),
 }
 
 
-@cache
-def key(part: str) -> Static:
-    """The argument that every compiled function of a part takes."""
-    # Numba's cache looks at the file of the outermost function only
+def _digest(names: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
-    for name in _PARTS[part]:
+    for name in names:
         digest.update((Path(__file__).parent / f"{name}.py").read_bytes())
-    return static((part, digest.hexdigest()))
+    return digest.hexdigest()
 
 
-def address(part: str, function: Any) -> int:
-    """The host address of a compiled function `(key, op, n, d, e, a, b, c, g, x, y, z)`, all but the key integers.
+#: Numba's cache looks at the file of the outermost function only. Read at once: a file may change under a long run
+_DIGESTS = {part: _digest(names) for part, names in PARTS.items()}
 
-    Functions that the machine reaches through an address are compiled, and cached, apart from it: linked into it they
-    would be optimised again with every function that calls them (76 s instead of 20).
-    """
-    numbers = [types.int64] * 2 + [types.uint64] * 9
-    return int(_get_wrapper_address(function, types.void(typeof(key(part)), *numbers)))
+
+@cache
+def key(part: str, number: int = 0) -> Static:
+    """The argument that every compiled function of a part takes; `number` tells its functions apart."""
+    return static((part, _DIGESTS[part], number))

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvformat.errors import InputError
-from kvformat.ptx import access, conversions, floats, integers, machine
+from kvformat.ptx import access, machine
 from kvformat.ptx import columns as col
 from kvformat.ptx.decode import Program
 from kvformat.ptx.errors import KernelFault
-from kvformat.ptx.key import address, key
+from kvformat.ptx.key import key
+from kvformat.ptx.lanes import addresses
 from kvformat.ptx.memory import Segments, Struct
 from kvformat.ptx.module import APPROXIMATE, Run, Spot
 from kvformat.ptx.syntax import Parameter
@@ -27,14 +27,6 @@ TILE = 1024
 #: the largest block of every GPU, and the largest extents of a grid
 MOST_THREADS = 1024
 _GRID = (2**31 - 1, 65535, 65535)
-
-
-@cache
-def families() -> NDArray[np.uint64]:
-    """The addresses of the functions that run steps of arithmetic, by their family."""
-    return np.array(
-        [address(part.__name__.rpartition(".")[2], part.run) for part in (integers, floats, conversions)], np.uint64
-    )
 
 
 Extent = tuple[int, int, int]
@@ -242,12 +234,13 @@ class _Tile:
         totals, fault = np.zeros(1, np.int64), np.zeros(4, np.int64)
         shape = np.array([*self.block, *self.grid], np.int64)
         steps = 0
+        loops = addresses(program.code[:, col.OP].tolist())
         for first in range(0, self.blocks, self.at_once):
             count = min(self.at_once, self.blocks - first)
             self._scramble(seed, first)
             totals[0] = 0
             wrong = machine.run(
-                key("machine"), families(), program.code, program.aux, self.registers, self.marks, self.state,
+                key("machine"), loops, program.code, program.aux, self.registers, self.marks, self.state,
                 program.initial, program.widths, program.specials, shape, self.rows, first, count,
                 np.uint64(seed % 2**64), step_limit - steps, counts, undefined, ordered, totals, fault,
             )  # fmt: skip

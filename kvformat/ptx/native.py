@@ -48,29 +48,19 @@ def _storer(bits: int) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def call(
-    context: Any, address: Any, op: Any, n: Any, d: Any, e: Any, a: Any, b: Any, c: Any, g: Any, x: Any, y: Any, z: Any
+    context: Any, address: Any, n: Any, d: Any, e: Any, a: Any, b: Any, c: Any, g: Any, x: Any, y: Any, z: Any
 ) -> Any:
-    """Run a step by the address of its family's function: rows by their host addresses, constants as they are."""
+    """Run a step by the address of its loop: rows by their host addresses, constants as they are."""
 
     def call(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word, pointer = ir.IntType(64), ir.IntType(8).as_pointer()
-        kind = ir.FunctionType(ir.VoidType(), [pointer] + [word] * 11)
+        kind = ir.FunctionType(ir.VoidType(), [pointer] + [word] * 10)
         function = builder.inttoptr(arguments[0], kind.as_pointer())
         builder.call(function, [ir.Constant(pointer, None), *arguments[1:]])
         return context.get_dummy_value()
 
-    numbers = [types.int64] * 2 + [types.uint64] * 9
+    numbers = [types.int64] + [types.uint64] * 9
     return types.none(types.uint64, *numbers), call
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def lanes_at(context: Any, address: Any) -> Any:
-    """The pointer to lanes of 64 bits at a host address, for `carray`."""
-
-    def call(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-
-    return types.CPointer(types.uint64)(types.uint64), call
 
 
 load8, load16, load32, load64 = (_loader(bits) for bits in (8, 16, 32, 64))

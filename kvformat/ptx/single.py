@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from kvformat.errors import InputError
 from kvformat.ptx import columns as col
 from kvformat.ptx import steps as s
+from kvformat.ptx.convert import container
 from kvformat.ptx.emit import Emitter, NotModelled, Rows, bits_of
 from kvformat.ptx.errors import Refusal, Refused
-from kvformat.ptx.launch import families
+from kvformat.ptx.key import key
+from kvformat.ptx.lanes import addresses, straight
 from kvformat.ptx.syntax import Place, Statement
 from kvformat.ptx.table import Call, table
 
@@ -77,10 +79,7 @@ _RESULT = col.FIRST_ROW
 
 
 def _run(code: NDArray[np.int64], lanes: NDArray[np.uint64], count: int) -> None:
-    from kvformat.ptx.key import key
-    from kvformat.ptx.machine import straight
-
-    straight(key("machine"), families(), code, lanes, count)
+    straight(key("lanes"), addresses(code[:, col.OP].tolist()), code, lanes, count)
 
 
 @cache
@@ -123,8 +122,7 @@ def _program(
 
 def _kinds(root: str, words: frozenset[str], types: tuple[str, ...]) -> tuple[str, str]:
     """The types of the result and of the sources."""
-    narrow = {"e4m3x2": "b16", "e5m2x2": "b16", "ue8m0x2": "b16", "e2m1x2": "b8"}
-    plain = [narrow.get(each, each) for each in types]
+    plain = [f"b{2 * container(each)}" if each in s.CODES else each for each in types]
     if not plain:
         raise NotModelled("has no type")
     if root in ("cvt", "set"):

@@ -127,8 +127,22 @@ FROMINT64 = _step("FROMINT64", CONVERT)  # to binary64, nearest even
 FROMINTODD = _step("FROMINTODD", CONVERT)  # to binary64, to odd
 FROM16 = _step("FROM16", CONVERT)  # straight to binary32
 FROMB16 = _step("FROMB16", CONVERT)
-ENCODE = _step("ENCODE", CONVERT)  # binary32 to a code; z: the format
-DECODE = _step("DECODE", CONVERT)  # a code to binary32; z: the format
+#: PTX's name of a pair of codes -> the element format
+CODES = {
+    "e4m3x2": "e4m3fn",
+    "e5m2x2": "e5m2",
+    "e2m1x2": "e2m1fn",
+    "e2m3x2": "e2m3fn",
+    "e3m2x2": "e3m2fn",
+    "ue8m0x2": "e8m0fnu",
+}
+#: (PTX's name, rounding) -> the step from binary32 to a code
+ENCODE = {
+    (name, how): _step(f"ENCODE_{name}_{how}", CONVERT)
+    for name in CODES
+    for how in (("rz", "rp") if name == "ue8m0x2" else ("rn",))
+}
+DECODE = _step("DECODE", CONVERT)  # a code to binary32; z: the place of its format in CODES
 
 # --- memory, control, warps: run by the machine --------------------------------------------------------------------
 LD = _step("LD", MEMORY)
@@ -150,5 +164,3 @@ STMATRIX = _step("STMATRIX", WARP)
 RN, RZ, RM, RP = range(4)
 #: functions of FAPPROX
 EX2, LG2, SIN, COS, TANH, RSQRT = range(6)
-#: formats of ENCODE and DECODE
-E4M3, E5M2, E2M1, UE8M0_RZ, UE8M0_RP = range(5)

@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kvformat.ptx.emit import Emitter, NotModelled
+from kvformat.ptx.steps import CODES
 from kvformat.ptx.syntax import SIZES
 
 #: types that only conversions know
-NARROW = ("e4m3x2", "e5m2x2", "e2m1x2", "ue8m0x2")
+NARROW = tuple(CODES)
 TYPES = frozenset((*SIZES, *NARROW))
 
 U_TYPES, S_TYPES, B_TYPES = "u16 u32 u64", "s16 s32 s64", "b16 b32 b64"

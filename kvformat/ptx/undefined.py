@@ -15,7 +15,6 @@ from kvformat.ptx.columns import (
     INSTRUCTION,
     MIXED,
     NOTHING,
-    OP,
     RULE,
     UNKNOWN,
     UNKNOWN2,
@@ -78,7 +77,7 @@ def _any(T: Any, row: Any, mask: Any, n: Any) -> Any:
 
 @compiled
 def tracked(
-    key: Any, family: Any, marks: Any, base: Any, stride: Any, step: Any, R: Any, T: Any, state: Any, widths: Any,
+    key: Any, loop: Any, marks: Any, base: Any, stride: Any, step: Any, R: Any, T: Any, state: Any, widths: Any,
     active: Any, lanes: Any, full: bool, n: int, seed: Any, first_thread: int, counts: Any,
 ) -> None:  # fmt: skip
     """The undefined bits of a step's results, before it runs. active: lanes that count, lanes: that are written."""
@@ -109,7 +108,7 @@ def tracked(
             continue
         if not full or state[d] == UNTOUCHED:
             materialised(key, R, T, state, widths, d, n, seed, first_thread)
-        _spread(family, marks, base, stride, step, R, T, a, b, c, g, widths[d], n)
+        _spread(loop, marks, base, stride, step, R, T, a, b, c, g, widths[d], n)
         for i in range(n):
             if lanes[i]:
                 T[d, i] = widths[d] if T[guard, i] else T[UNKNOWN, i] & widths[d]
@@ -120,7 +119,7 @@ def tracked(
 
 @compiled
 def _spread(
-    family: Any, marks: Any, base: Any, stride: Any, step: Any, R: Any, T: Any, a: Any, b: Any, c: Any, g: Any,
+    loop: Any, marks: Any, base: Any, stride: Any, step: Any, R: Any, T: Any, a: Any, b: Any, c: Any, g: Any,
     width: Any, n: Any,
 ) -> None:  # fmt: skip
     """Into T[UNKNOWN]: the result's undefined bits, by the step's rule."""
@@ -145,7 +144,7 @@ def _spread(
         third = marks + U(c) * stride if rule == s.MOVE4 else base + U(step[C]) * stride
         fourth = marks + U(g) * stride if rule == s.MOVE4 else base + U(step[G]) * stride
         native.call(
-            family, step[OP], n, marks + U(UNKNOWN) * stride, marks + U(UNKNOWN2) * stride, marks + U(a) * stride,
+            loop, n, marks + U(UNKNOWN) * stride, marks + U(UNKNOWN2) * stride, marks + U(a) * stride,
             second, third, fourth, U(step[X]), U(step[Y]), U(step[Z]),
         )  # fmt: skip
         for i in range(n):

@@ -6,8 +6,10 @@ import errno
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from numba import types
 from numba.core import caching
 
 from kvformat.elements import disk_cache
@@ -46,6 +48,25 @@ def test_a_cut_index_or_data_file_is_compiled_over(tmp_path, monkeypatch, suffix
     mended = kernel(tmp_path, monkeypatch)
     assert mended(21) == 42
     assert sum(mended.stats.cache_hits.values()) == 1  # the cache works again
+
+
+def test_of_two_that_need_a_kernel_one_compiles_and_the_other_waits(tmp_path, monkeypatch):
+    first, second = kernel(tmp_path, monkeypatch), kernel(tmp_path, monkeypatch)
+    arguments = (types.int64,)
+    assert first._cache.load_overload(arguments, first.targetctx) is None
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(second._cache.load_overload, arguments, second.targetctx)
+        with pytest.raises(TimeoutError):
+            waiting.result(timeout=0.2)
+        first._cache.save_overload(arguments, first._compiler.compile(arguments, None))
+        assert waiting.result(timeout=30) is not None
+
+
+def test_nobody_waits_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(disk_cache, "PATIENCE", 0.1)
+    first, second = kernel(tmp_path, monkeypatch), kernel(tmp_path, monkeypatch)
+    assert first._cache.load_overload((types.int64,), first.targetctx) is None
+    assert second(21) == 42
 
 
 def test_a_full_disk_keeps_nothing_and_answers(tmp_path, monkeypatch):

@@ -81,6 +81,11 @@ VECTORS = [
     ("cvt.rp.satfinite.ue8m0x2.f32", (1.5, 1.0), 0x807F),
     ("cvt.rz.satfinite.ue8m0x2.f32", (1.5, 1.0), 0x7F7F),
     ("cvt.rn.f16x2.e2m1x2", (0x71,), 0x4600_3800),
+    ("cvt.rn.satfinite.e2m3x2.f32", (-7.6, NAN), 0x3F1F),
+    ("cvt.rn.satfinite.e2m3x2.f32", (0.1875, -0.0625), 0x0220),  # both a tie, of 1 and 2 and of 0 and 1 eighths
+    ("cvt.rn.satfinite.e3m2x2.f32", (-np.inf, 0.09375), 0x3F02),  # a tie of 1 and 2 sixteenths
+    ("cvt.rn.f16x2.e2m3x2", (0x3F01,), 0xC780_3000),  # -7.5 and 1/8
+    ("cvt.rn.f16x2.e3m2x2", (0x1F21,), 0x4F00_AC00),  # 28 and -1/16
     ("bfe.u32", (0xABCD_1234, 4, 8), 0x23),
     ("bfe.s32", (0x0000_0080, 4, 4), 0xFFFF_FFF8),
     ("bfe.s32", (0x8000_0000, 28, 8), 0xFFFF_FFF8),
