@@ -1,6 +1,6 @@
-"""Checks the kernels on a GPU: codecs, bytes, attention, bandwidth, approximate instructions. One table, one JSON.
+"""Checks the kernels on a GPU: codecs, bytes, attention, bandwidth, single instructions. One table, one JSON.
 
-    PYTHONPATH=. python tools/device_check.py OUT [--only codec,bytes,operators,attention,bandwidth,instructions]
+    PYTHONPATH=. python tools/device_check.py OUT [--only codec,bytes,operators,attention,bandwidth,instructions,table]
         [--dry-run]
 
 OUT is a folder: device_check.json holds every figure with the GPU and the versions, approximations.npz what the
@@ -33,6 +33,7 @@ from tools.device.instructions import record_instructions
 from tools.device.operators import check_operators
 from tools.device.pages import check_bytes
 from tools.device.run import Run
+from tools.device.table import check_table
 
 PARTS = {
     "codec": check_codecs,
@@ -41,6 +42,7 @@ PARTS = {
     "attention": check_attention,
     "bandwidth": check_bandwidth,
     "instructions": record_instructions,
+    "table": check_table,
 }
 
 

@@ -14,10 +14,12 @@ import pytest
 import torch
 
 import kvformat as kvf
+from kvformat.ptx import single
+from kvformat.ptx.emit import bits_of
 from kvformat.torch import attention as kernels
 from kvformat.torch import ops
 from tools import device_check
-from tools.device import attention, codecs, operators, pages
+from tools.device import attention, codecs, operators, pages, table
 from tools.device.run import Run
 
 ROOT = Path(__file__).parents[2]
@@ -131,3 +133,10 @@ def test_attention_by_kernels_holds_and_a_wrong_one_is_counted(monkeypatch):
     monkeypatch.setattr(kernels, "log2_scale", lambda _: float("nan"))
     wrong = attention._attended(int8, "cpu")
     assert wrong["wrong"] == wrong["compared"] * 2 // 3  # the empty sequence is still 0
+
+
+@pytest.mark.parametrize("entry", table.ENTRIES, ids=lambda entry: entry.opcode)
+def test_each_instruction_of_the_table_is_modelled(entry):
+    """What a GPU will be asked has an answer: as many sources, and the register's bits."""
+    *_, kind = single._program(entry.opcode, (None,) * entry.sources, "ptxas")
+    assert {"pred": 1}.get(kind) == entry.bits or bits_of(kind) == entry.bits

@@ -25,6 +25,7 @@ from kvformat.torch import launch
 from tests.paged import BLOCKS, HEADS, ONE_PER_MODE, SLOTS
 from tests.recipes import adversarial
 from tests.torch.test_pages import assert_same_bytes, assert_same_values, given_scale, written
+from tools.device import table
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "spec" / "emulate"))
@@ -121,6 +122,24 @@ def assembler_says(text, target):
         )
         assert done.returncode
         return done.stderr
+
+
+# --- the table that a GPU is asked -----------------------------------------------------------------------------------
+
+#: one instruction of each form that the result's register takes
+FORMS = ["mul.rz.f32", "rcp.rn.f32", "fma.rn.ftz.f32", "setp.ltu.f32", "cvt.rn.bf16.f32", "prmt.b32",
+         "cvt.rn.satfinite.e5m2x2.f32", "cvt.rn.satfinite.e2m1x2.f32"]  # fmt: skip
+
+
+@pytest.mark.parametrize("opcode", FORMS)
+def test_an_instruction_of_the_table_is_asked_as_a_gpu_would_be(opcode, kvformat_emulation):
+    entry = next(each for each in table.ENTRIES if each.opcode == opcode)
+    given = table.operands(entry.sources, table.TILE)
+    found = table.on_device(entry, given, "cpu")
+    assert table.judged(entry, found, given) == 0
+    assert entry.opcode in kvformat_emulation.launches[-1].ptx
+    found[5] ^= 1
+    assert table.judged(entry, found, given) == 1
 
 
 # --- faults that the interpreter cannot see -------------------------------------------------------------------------

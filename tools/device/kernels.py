@@ -96,3 +96,24 @@ def write_row_by_row(
         codes = encode_e4m3x2(tl.clamp(quotient, -448.0, 448.0))
     tl.store(row + dim, codes)
     tl.store((row + DIMS).to(tl.pointer_type(tl.float32)), scale)
+
+
+@triton.jit
+def instruction(
+    out: tl.tensor, a: tl.tensor, b: tl.tensor, c: tl.tensor, ASSEMBLY: tl.constexpr, SOURCES: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:  # fmt: skip
+    """One instruction on 32-bit patterns."""
+    index = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    x = tl.load(a + index)
+    if SOURCES == 1:
+        found = tl.inline_asm_elementwise(ASSEMBLY, "=r,r", [x], dtype=tl.int32, is_pure=True, pack=1)
+    elif SOURCES == 2:
+        found = tl.inline_asm_elementwise(
+            ASSEMBLY, "=r,r,r", [x, tl.load(b + index)], dtype=tl.int32, is_pure=True, pack=1
+        )
+    else:
+        found = tl.inline_asm_elementwise(
+            ASSEMBLY, "=r,r,r,r", [x, tl.load(b + index), tl.load(c + index)], dtype=tl.int32, is_pure=True, pack=1
+        )
+    tl.store(out + index, found)
