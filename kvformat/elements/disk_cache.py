@@ -9,10 +9,9 @@ from typing import Any
 
 from numba.core.caching import FunctionCache
 
-try:
+fcntl: Any = None  # Windows has none
+with suppress(ModuleNotFoundError):
     import fcntl
-except ModuleNotFoundError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 #: seconds to wait for another process's kernel before compiling it too: one that fails to compile is never kept
 PATIENCE = 60.0

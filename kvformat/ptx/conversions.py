@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kvformat.elements.codec import Conversion, encode_bits
+from kvformat.elements.element import Rounding
 from kvformat.elements.formats import BINARIES, element
 from kvformat.elements.static import inlined, static
 from kvformat.ptx import steps as s
@@ -127,10 +128,12 @@ def from_integer_to_odd(bits: Any, is_signed: Any) -> Any:
     return -high if negative else high
 
 
+_DIRECTIONS: dict[str, Rounding] = {"rn": "nearest_even", "rz": "down", "rp": "up"}
+
+
 def encoder(name: str, how: str) -> Callable[..., Any]:
     """A binary32 number as a code of the format; what has no code saturates (.satfinite)."""
-    direction = {"rz": "down", "rp": "up"}.get(how, "nearest_even")
-    conversion = static(Conversion(element(s.CODES[name]), "saturate", direction))
+    conversion = static(Conversion(element(s.CODES[name]), "saturate", _DIRECTIONS[how]))
     return lambda a: U(encode_bits(conversion, np.uint32(a)))
 
 
