@@ -234,6 +234,15 @@ def _function(name: str, e: Emitter, call: Call) -> None:
 # --- minimum, maximum, signs, comparisons ---------------------------------------------------------------------------
 
 
+def _widened(e: Emitter, kind: str, row: int, *, signed: bool) -> int:
+    """The binary32 number that a 16-bit float is; signed: a NaN keeps its sign, which xorsign takes."""
+    wide = e.temporary(s.FROM16 if kind == "f16" else s.FROMB16, row)
+    if not signed:
+        return wide
+    sign = e.temporary(s.AND, row, e.rows.constant(SIGNS[kind]))
+    return e.temporary(s.OR, wide, e.temporary(s.SHL, sign, e.rows.constant(16), x=mask_of("f32")))
+
+
 def _extreme(e: Emitter, call: Call) -> None:
     largest = call.root == "max"
     mode = int(call.has("NaN")) | (2 if call.has("xorsign") else 0) | (4 if call.has("abs") else 0)
@@ -249,7 +258,7 @@ def _extreme(e: Emitter, call: Call) -> None:
         if how.kind == "f32":
             rows = [flush(e, how, row) for row in rows]
         else:  # the order of 16-bit floats is that of the binary32 numbers that they are
-            rows = [e.temporary(s.FROM16 if how.kind == "f16" else s.FROMB16, row) for row in rows]
+            rows = [_widened(e, how.kind, row, signed=call.has("xorsign")) for row in rows]
         row = rows[0]
         for other in rows[1:]:
             row = e.temporary(s.FMAX if largest else s.FMIN, row, other, z=mode)

@@ -76,7 +76,8 @@ def smallest(a, b, dtype, name, words):
     sign = (a ^ b) & 0x8000
     if "abs" in words:
         a, b = a & 0x7FFF, b & 0x7FFF
-    p, q = (x.view(dtype).astype(np.float64) for x in (a, b))
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        p, q = (x.view(dtype).astype(np.float64) for x in (a, b))
     # equal values are zeros, whose patterns as signed integers are in order
     less = (p < q) | ((p == q) & (a.view(np.int16) < b.view(np.int16)))
     out = np.where(less == (name == "min"), a, b)

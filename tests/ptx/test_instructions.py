@@ -99,6 +99,8 @@ VECTORS = [
     ("div.s32", (0xFFFF_FFF9, 2), 0xFFFF_FFFD),
     ("rem.s32", (0xFFFF_FFF9, 2), 0xFFFF_FFFF),
     ("add.sat.s32", (0x7FFF_FFFF, 1), 0x7FFF_FFFF),
+    ("min.xorsign.abs.f16", (0xFE00, 0x3C00), 0xBC00),  # the sign of the NaN that gives way
+    ("max.xorsign.abs.bf16x2", (0xFFC0_3F80, 0x3F80_FFC0), 0xBF80_BF80),
     ("max.NaN.bf16x2", (0x7FC1_3F80, 0x3F80_4000), 0x7FFF_4000),
     ("max.bf16x2", (0x7FC1_3F80, 0x3F80_4000), 0x3F80_4000),
     ("fma.rn.relu.bf16x2", (0x3F80_3F80, 0xBF80_3F80, 0), 0x0000_3F80),
