@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvformat.cli import complete
+from kvformat.cli import complete, work
 from kvformat.cli.outcome import DIFFERENCE, HOLDS, print_json, say
 
 if TYPE_CHECKING:
@@ -79,18 +79,20 @@ def prove(
     right: Annotated[str, typer.Argument(help="Recipe, mode or TOML file.", autocompletion=complete.recipes)],
     dtype: Annotated[str, typer.Option(help="Of K and V: bfloat16 or float16.")] = "bfloat16",
     listed: Annotated[Path | None, typer.Option("--list", help="Write every difference to this CSV file.")] = None,
+    workers: work.Workers = None,
+    scheduler: work.Scheduler = None,
+    resume: work.Resume = None,
     as_json: _AsJson = False,
 ) -> int:
     """Enumerate a complete domain: equal for all of it, or the smallest difference. Status 1: they differ.
 
     A row is decided by its largest magnitude and x: all 2^30 pairs in bfloat16. What no enumeration decides is refused.
     """
-    from kvformat.cli import console
     from kvformat.proofs import prove as enumerate_all
     from kvformat.proofs.listing import document, write
 
-    with console.progress("prove") as advance:
-        proof = enumerate_all(find(left), find(right), dtype, advance=advance or (lambda _done, _total: None))
+    with work.Crew(workers, scheduler, resume).at_work("prove") as (journal, watch):
+        proof = enumerate_all(find(left), find(right), dtype, journal=journal, watch=watch)
     if listed is not None:
         write(proof, listed)
     status = HOLDS if proof.equal else DIFFERENCE

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from kvformat.elements.formats import element
 from kvformat.errors import InputError, unknown_name
 from kvformat.proofs.homogeneous import why_not
+from kvformat.proofs.monotone import why_not as not_monotone
 from kvformat.recipes.admissible import is_approximate
 from kvformat.recipes.program import Level, Program, Recipe, granularity
 from kvformat.recipes.quantizer import quantize
@@ -31,6 +32,8 @@ DTYPES = {"bfloat16": (ml_dtypes.bfloat16, 0x7F7F), "float16": (np.float16, 0x7B
 _BY_AMAX = frozenset({"amax", "amax_finite", "amax_number", "any_nan"})
 #: elements in one call: some 10 ms of work
 _AT_ONCE = 1 << 21
+#: significands of x whose borders are searched in one task
+_SIGNIFICANDS = 32
 #: 64 global scales: amax_tensor / 2688 for bfloat16 amax from 2^-7 to 2^9, four to an octave
 GLOBAL_SCALES = tuple(
     float(np.float32(value) / np.float32(2688))
@@ -39,7 +42,7 @@ GLOBAL_SCALES = tuple(
 
 
 @dataclass(frozen=True)
-class Task:
+class Stretch:
     """A piece of a domain: rows of inputs and what is given with them. Pure: the same piece gives the same rows.
 
     kind: which of the domains below; start, stop: its range there; given: a global scale.
@@ -50,6 +53,10 @@ class Task:
     start: int
     stop: int
     given: float | None = None
+
+    def __str__(self) -> str:
+        beside = "" if self.given is None else f" at global scale {self.given!r}"
+        return f"{self.kind} {self.start} to {self.stop} of {self.dtype}{beside}"
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,7 @@ class Domain:
     #: global scales that are tried, for the blocks
     given: tuple[float | None, ...] = (None,)
 
-    def tasks(self) -> Iterator[Task]:
+    def tasks(self) -> Iterator[Stretch]:
         """The whole domain, piece by piece."""
         last = DTYPES[self.dtype][1]
         if self.kind == "rows":
@@ -85,17 +92,20 @@ class Domain:
                 # n rows of width 2 (start + n)
                 rows = (isqrt(start * start + 2 * _AT_ONCE) - start) // 2
                 stop = min(last + 1, start + max(1, rows))
-                yield Task("rows", self.dtype, start, stop)
+                yield Stretch("rows", self.dtype, start, stop)
                 start = stop
+        elif self.kind == "borders":
+            for start in range(0, len(significands(self.dtype)), _SIGNIFICANDS):
+                yield Stretch("borders", self.dtype, start, start + _SIGNIFICANDS)
         elif self.kind == "given":
             width = _ratio_width(self)
             step = max(1, _AT_ONCE // width)
             for start in range(0, 1 << 23, step):
-                yield Task("given", self.dtype, start, min(1 << 23, start + step))
+                yield Stretch("given", self.dtype, start, min(1 << 23, start + step))
         else:
             for given in self.given:
-                yield Task("amaxes", self.dtype, 0, last + 1, given)
-                yield Task("blocks", self.dtype, 0, 1 << 8, given)
+                yield Stretch("amaxes", self.dtype, 0, last + 1, given)
+                yield Stretch("blocks", self.dtype, 0, 1 << 8, given)
 
 
 def domain(left: Recipe, right: Recipe, dtype: str = "bfloat16", given: tuple[float, ...] = GLOBAL_SCALES) -> Domain:
@@ -146,14 +156,21 @@ def _given_domain(left: Recipe, right: Recipe, dtype: str) -> Domain:
         reason = why_not(each.code, level.name)
         if reason:
             raise InputError(f"{each.name}: its code depends on more than x / {level.name}: {reason}")
+    mixed = [why for each in (left, right) if (why := not_monotone(each.code, each.outer[0].name))]
     says = (
         f"all ratios of a normal {dtype} x to a normal float32 scale: 2^23 significands by all of x by the exponents",
         "both programs are homogeneous: x and the scale times 2^k give the same code, for scales from 2^-100 to 2^100",
     )
-    return Domain("given", dtype, says, _per_row(left), _per_row(right))
+    if mixed:
+        return Domain("given", dtype, (*says, f"enumerated pair by pair: {mixed[0]}"), _per_row(left), _per_row(right))
+    argument = (
+        "both programs are monotone: of one x the code's magnitude falls as the scale grows, as each word keeps or"
+        " turns the order; the scales at which a code changes are found by bisection, and nothing changes between them"
+    )
+    return Domain("borders", dtype, (*says, argument), _per_row(left), _per_row(right))
 
 
-def rows_of(task: Task, domain: Domain) -> Iterator[Rows]:
+def rows_of(task: Stretch, domain: Domain) -> Iterator[Rows]:
     """The inputs of a task."""
     if task.kind == "rows":
         yield _all_of_rows(task)
@@ -173,14 +190,14 @@ def _finite(dtype: str, last: int) -> Array:
     return patterns.view(kind)
 
 
-def _all_of_rows(task: Task) -> Rows:
+def _all_of_rows(task: Stretch) -> Rows:
     """One row per largest magnitude, start .. stop - 1, with all x that are no larger."""
     x = np.broadcast_to(_finite(task.dtype, task.stop - 1), (task.stop - task.start, 2 * task.stop))
     counted = np.arange(2 * task.stop) < 2 * (np.arange(task.start, task.stop)[:, None] + 1)
     return Rows(np.where(counted, x, x.dtype.type(0))[:, None], counted)
 
 
-def _amaxes(task: Task, domain: Domain) -> Rows:
+def _amaxes(task: Stretch, domain: Domain) -> Rows:
     """One block per largest magnitude: it alone, and zeros."""
     assert domain.left.inner is not None
     width = domain.left.inner.granularity.dims
@@ -191,7 +208,7 @@ def _amaxes(task: Task, domain: Domain) -> Rows:
     return Rows(x, counted, task.given)
 
 
-def _codes_of_blocks(task: Task, domain: Domain) -> Iterator[Rows]:
+def _codes_of_blocks(task: Stretch, domain: Domain) -> Iterator[Rows]:
     """For each code of the block scale that both recipes store, all x up to the largest magnitude that stores it."""
     amaxes = _amaxes(replace(task, start=0, stop=DTYPES[task.dtype][1] + 1), domain)
     stored = [_run(each, amaxes).scales.reshape(len(amaxes.x)) for each in (domain.left, domain.right)]
@@ -223,26 +240,26 @@ def _per_row(recipe: Recipe) -> Recipe:
     return replace(recipe, name=f"{recipe.name}, scale given", levels=(inner,))
 
 
-def _exponents(domain: Domain) -> range:
+def exponents(domain: Domain) -> range:
     """Exponents of x, s in [1, 2): from where x / s rounds to 0 to where it is beyond the largest."""
     fmt = element(str(domain.left.element))
     smallest, largest = np.log2(float(fmt.min_subnormal)), np.log2(float(fmt.max))
     return range(int(np.floor(smallest)) - 2, int(np.ceil(largest)) + 2)
 
 
-def _significands(dtype: str) -> Array:
+def significands(dtype: str) -> Array:
     """The significands of normal numbers, in [1, 2)."""
     bits = {"bfloat16": 7, "float16": 10}[dtype]
     return np.float32(1) + np.arange(1 << bits, dtype=np.float32) / np.float32(1 << bits)
 
 
 def _ratio_width(domain: Domain) -> int:
-    return 1 + 2 * len(_exponents(domain)) * len(_significands(domain.dtype))
+    return 1 + 2 * len(exponents(domain)) * len(significands(domain.dtype))
 
 
-def _ratios(task: Task, domain: Domain) -> Rows:
+def _ratios(task: Stretch, domain: Domain) -> Rows:
     """One row per significand of the scale, with every x whose ratio to it can reach a code, of both signs."""
-    sizes = np.concatenate([_significands(task.dtype) * np.float32(2.0**e) for e in _exponents(domain)])
+    sizes = np.concatenate([significands(task.dtype) * np.float32(2.0**e) for e in exponents(domain)])
     values = np.concatenate([sizes, -sizes])
     scales = np.arange(task.start, task.stop, dtype=np.float32) * np.float32(2.0**-23) + np.float32(1)
     x = np.empty((len(scales), 1, 1 + len(values)), np.float32)

@@ -9,7 +9,8 @@ from typing import Any
 
 from kvformat.errors import InputError
 from kvformat.files import write_whole
-from kvformat.proofs.prove import Pair, Proof
+from kvformat.proofs.found import Pair
+from kvformat.proofs.prove import Proof
 
 _COLUMNS = ("what", "amax", "x", "left", "right", "global_scale")
 

@@ -2,56 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvformat.proofs.domains import GLOBAL_SCALES, LIFT, Domain, Rows, Task, domain, rows_of
+from kvformat.proofs.borders import between_borders
+from kvformat.proofs.domains import GLOBAL_SCALES, LIFT, Domain, Rows, Stretch, domain, rows_of
+from kvformat.proofs.found import Found, Pair, total
 from kvformat.recipes.catalogue import recipe as find
 from kvformat.recipes.program import Recipe
 from kvformat.recipes.quantizer import Quantized, quantize
+from kvformat.tasks import Journal
+from kvformat.tasks import run as tasks_run
+from kvformat.tasks.runner import Task, Watch
 
 Array = NDArray[Any]
 
 #: differing pairs that a task lists; more are only counted
 MOST_LISTED = 1 << 12
-
-
-@dataclass(frozen=True)
-class Pair:
-    """One input on which the recipes differ.
-
-    amax: the largest magnitude of the row or block, or the given scale where x is judged beside one. x: the element;
-    amax itself where scales differ. left, right: codes as unsigned patterns, or scales as stored (float32 bit patterns
-    or codes). given: the global scale.
-    """
-
-    what: str
-    amax: float
-    x: float
-    left: int
-    right: int
-    given: float | None
-
-    def __str__(self) -> str:
-        beside = "" if self.given is None else f", global scale {self.given!r}"
-        return f"{self.what} of x = {self.x!r} at {self.amax!r}{beside}: 0x{self.left:X} and 0x{self.right:X}"
-
-
-@dataclass(frozen=True)
-class Found:
-    """What one task found."""
-
-    codes: int
-    scales: int
-    different_codes: int
-    different_scales: int
-    pairs: tuple[Pair, ...]
 
 
 @dataclass(frozen=True)
@@ -105,10 +78,12 @@ def prove(
     right: str | Recipe,
     dtype: str = "bfloat16",
     given: tuple[float, ...] = GLOBAL_SCALES,
-    executor: Executor | None = None,
-    advance: Callable[[int, int], None] = lambda _done, _total: None,
+    journal: Journal | None = None,
+    watch: Watch | None = None,
 ) -> Proof:
     """Compare two recipes on every input that decides their bytes.
+
+    Inside `with kvformat.parallel():` its tasks are given to several processes, or to any executor.
 
     Parameters
     ----------
@@ -118,10 +93,8 @@ def prove(
         Of K and V.
     given : tuple of float
         Global scales, where the recipes have one.
-    executor : concurrent.futures.Executor, optional
-        Where tasks run; each is pure and small. Without one they run here, on all cores.
-    advance : callable
-        Told the tasks done and their number.
+    journal, watch
+        Of `kvformat.tasks.run`.
 
     Raises
     ------
@@ -131,38 +104,32 @@ def prove(
     """
     one, other = find(left), find(right)
     whole = domain(one, other, dtype, given)
-    tasks = list(whole.tasks())
-    work = partial(run, domain=whole)
-    results: Iterable[Found] = map(work, tasks) if executor is None else executor.map(work, tasks)
-    found = []
-    for done, each in enumerate(results, 1):
-        found.append(each)
-        advance(done, len(tasks))
+    # the domain's tasks follow from the recipes as they are: they are what a result depends on
+    decides = sha256(repr(whole).encode()).hexdigest()[:16]
+    tasks = [Task(f"prove {decides} {stretch}", stretch, str(stretch)) for stretch in whole.tasks()]
+    results = tasks_run(partial(run_as_json, domain=whole), tasks, journal, watch=watch)
+    found = [Found.of_json(each) for each in results]
     pairs = sorted((pair for each in found for pair in each.pairs), key=lambda p: (p.amax, abs(p.x), p.x < 0))
-    total = _sum(found, pairs)
-    return Proof(one.name, other.name, dtype, whole.says, total)
+    return Proof(one.name, other.name, dtype, whole.says, total(found, pairs))
 
 
-def run(task: Task, domain: Domain) -> Found:
+def run_as_json(stretch: Stretch, domain: Domain) -> list[Any]:
+    """`run`, as a journal keeps it."""
+    return run(stretch, domain).to_json()
+
+
+def run(task: Stretch, domain: Domain) -> Found:
     """One task: quantize its rows by both recipes and compare every code and scale that is part of the domain."""
+    if task.kind == "borders":
+        return between_borders(task, domain)
     found = []
     for rows in rows_of(task, domain):
         made = [quantize(rows.x, each, scale=rows.given) for each in (domain.left, domain.right)]
         found.append(_compared(task, rows, made[0], made[1]))
-    return _sum(found, [pair for each in found for pair in each.pairs])
+    return total(found, [pair for each in found for pair in each.pairs])
 
 
-def _sum(found: Sequence[Found], pairs: Sequence[Pair]) -> Found:
-    return Found(
-        sum(each.codes for each in found),
-        sum(each.scales for each in found),
-        sum(each.different_codes for each in found),
-        sum(each.different_scales for each in found),
-        tuple(pairs),
-    )
-
-
-def _compared(task: Task, rows: Rows, left: Quantized, right: Quantized) -> Found:
+def _compared(task: Stretch, rows: Rows, left: Quantized, right: Quantized) -> Found:
     judge_codes, judge_scales = task.kind != "amaxes", task.kind in ("rows", "amaxes")
     amax = _carried(task, rows)
     codes = [each.codes[:, 0].view(np.uint8) for each in (left, right)]
@@ -189,7 +156,7 @@ def _patterns(scales: Array) -> Array:
     return whole.view(np.uint32) if whole.dtype == np.float32 else whole
 
 
-def _carried(task: Task, rows: Rows) -> list[float]:
+def _carried(task: Stretch, rows: Rows) -> list[float]:
     """The largest magnitude of each row, or the scale that it carries."""
     size = np.abs(rows.x[:, 0].astype(np.float32)).max(axis=1)
     return [float(each) for each in (size * np.float32(2.0**-LIFT) if task.kind == "given" else size)]

@@ -16,6 +16,7 @@ from kvformat.cli import main
 from kvformat.proofs import prove
 from kvformat.proofs.domains import DTYPES, domain, rows_of
 from kvformat.proofs.homogeneous import why_not
+from kvformat.proofs.monotone import why_not as not_monotone
 from kvformat.proofs.prove import run
 from kvformat.recipes.program import Program
 
@@ -114,7 +115,7 @@ def test_a_planted_difference_in_one_code_of_one_block_is_found():
 
 def test_given_scales_are_all_significands_and_every_ratio_that_reaches_a_code():
     golden = kvf.recipe("golden/fp8_per_tensor")
-    whole = domain(golden, kvf.recipe("exact/fp8_per_tensor"))
+    whole = replace(domain(golden, kvf.recipe("exact/fp8_per_tensor")), kind="given")  # as what is not monotone is
     tasks = list(whole.tasks())
     assert (tasks[0].start, tasks[-1].stop) == (0, 1 << 23)
     (rows,) = rows_of(tasks[7], whole)
@@ -128,6 +129,50 @@ def test_given_scales_are_all_significands_and_every_ratio_that_reaches_a_code()
     # golden: one float32 division, one encoding; both by other means here
     expected = kvf.encode((x[3].astype(np.float32) / np.float32(scales[3])).astype(np.float64), "e4m3fn")
     np.testing.assert_array_equal(made[3], expected)
+
+
+def test_what_is_found_between_borders_is_what_all_scales_one_by_one_give():
+    """The reciprocal form of one x and 2^16 scales about each of its first borders: no bisection, all of them."""
+    division, reciprocal = (kvf.recipe(f"vllm-0.33/{name}/fp8_per_tensor") for name in ("csrc", "csrc-reciprocal"))
+    whole = domain(division, reciprocal)
+    assert whole.kind == "borders"
+    stretch = replace(next(iter(whole.tasks())), start=77, stop=78)
+    found = run(stretch, whole)
+    x = np.float32(1) + np.float32(77 / 128)
+    exponents = range(-11, 11)  # of x beside a scale in [1, 2)
+    assert found.codes == 2 * len(exponents) << 23
+    counted = 0
+    for exponent in exponents:
+        values = x * np.float32(2.0**exponent)
+        for start in range(0, 1 << 23, 1 << 21):
+            scales = (np.arange(start, start + (1 << 21)) + 0x3F800000).astype(np.uint32).view(np.float32)
+            quotients = values / scales, values * (np.float32(1) / scales)
+            left, right = (kvf.encode(each, "e4m3fn") for each in quotients)
+            counted += 2 * int((left != right).sum())  # of both signs
+    assert found.different_codes == counted > 0
+    for pair in found.pairs[::50]:
+        ratio = np.float32(pair.x) / np.float32(pair.amax), np.float32(pair.x) * (np.float32(1) / np.float32(pair.amax))
+        assert [int(kvf.encode(each, "e4m3fn")) for each in ratio] == [pair.left, pair.right]
+
+
+@pytest.mark.parametrize(
+    "text, why",
+    [
+        ("c = encode(div(x, s), e4m3fn)", ""),
+        ("c = encode(mul(x, div(1, s)), e4m3fn)", ""),
+        ("c = encode(min_number(max_number(mul(x, rcp(s)), -448), 448), e4m3fn)", ""),
+        ("q = round(div(x, s), half_even)\nc = encode(clamp(q, -127, 127), int8)", ""),
+        ("c = encode(mul(x, s), e4m3fn)", "grows"),
+        ("c = encode(div(mul(x, s), s), e4m3fn)", "both ways"),
+        ("c = encode(max(div(x, s), 0.5), e4m3fn)", "both ways"),
+        ("q = div(x, s)\nc = encode(select(isnan(q), 448, q), e4m3fn)", "no rule"),
+        ("c = encode(sub(div(x, s), 1), e4m3fn)", "no rule"),
+    ],
+)
+def test_a_program_whose_code_falls_as_the_scale_grows_is_told_from_any_other(text, why):
+    found = not_monotone(Program.parse(text), "s")
+    assert (found == "") == (why == "")
+    assert why in found
 
 
 @pytest.mark.parametrize(
