@@ -32,6 +32,9 @@ def check(
         typer.Option(help="Judge by this recipe (name, mode or TOML file).", autocompletion=complete.recipes),
     ] = None,
     layout_file: Annotated[str | None, typer.Option(help="A TOML file with a layout that dumps may name.")] = None,
+    diagnose: Annotated[
+        bool, typer.Option("--diagnose", help="Of many files: group those that differ by the name of their fault.")
+    ] = False,
     workers: work.Workers = None,
     scheduler: work.Scheduler = None,
     resume: work.Resume = None,
@@ -58,7 +61,9 @@ def check(
     if len(files) == 1 and crew == work.Crew() and not collected:
         return _check_dump(files[0], how, as_json=as_json)
     listed = collected or len(files) > _READ_WHOLE
-    return many.check(files, how, layout_file, crew, as_json=as_json, listed=listed)
+    if diagnose and not listed:
+        raise InputError("--diagnose is for folders and patterns; of one dump: kvformat diagnose DUMP")
+    return many.check(files, how, layout_file, crew, as_json=as_json, listed=listed, diagnosed=diagnose)
 
 
 def _check_dump(path: str, recipe: Recipe | None, *, as_json: bool) -> int:

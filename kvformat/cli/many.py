@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kvformat.cli.outcome import HOLDS, complain, printable, say, worst
+from kvformat.cli.outcome import DIFFERENCE, HOLDS, complain, printable, say, worst
 from kvformat.cli.work import Crew
 
 if TYPE_CHECKING:
@@ -17,10 +17,17 @@ if TYPE_CHECKING:
 
 
 def check(
-    files: list[str], recipe: Recipe | None, layout_file: str | None, crew: Crew, *, as_json: bool, listed: bool
+    files: list[str],
+    recipe: Recipe | None,
+    layout_file: str | None,
+    crew: Crew,
+    *,
+    as_json: bool,
+    listed: bool,
+    diagnosed: bool,
 ) -> int:
-    """Judge files. listed: a row each and groups, in place of whole reports."""
-    from kvformat.many.check import check_files
+    """Judge files. listed: a row each and groups, in place of whole reports; diagnosed: groups by the fault's name."""
+    from kvformat.many.check import check_files, diagnose_files
     from kvformat.many.groups import Groups
     from kvformat.many.setting import Setting, named
 
@@ -42,6 +49,13 @@ def check(
             status.append(verdict.status)
             if not as_json:
                 (_print_row if listed else _print_whole)(verdict, width)
+        if diagnosed:
+            wrong = [verdict.path for verdict in verdicts() if verdict.status == DIFFERENCE]
+            options: Any = {"recipe": recipe, "setting": setting, "journal": journal, "watch": watch}
+            names = dict(zip(wrong, diagnose_files(wrong, **options), strict=True))
+            groups = Groups()
+            for verdict in verdicts():
+                groups.add(verdict, names.get(verdict.path, ""))
         found = groups.found()
         if as_json:
             return _print_json(verdicts(), found, counts, worst(status), len(files))

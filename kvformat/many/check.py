@@ -107,3 +107,29 @@ def _refused(path: str, why: str, layer: str | None = None) -> dict[str, Any]:
 
 def _lost(path: str) -> dict[str, Any]:
     return _refused(path, f"{path}: its worker was killed each time, as it is where memory runs out", layer_in(path))
+
+
+def diagnose_files(
+    paths: Iterable[str],
+    *,
+    recipe: Recipe | None = None,
+    setting: Setting | None = None,
+    journal: Journal | None = None,
+    watch: Watch | None = None,
+) -> Iterator[str]:
+    """The name of the fault of each dump, "" where nothing explains its bytes. As `check_files` otherwise."""
+    work = partial(_name_fault, recipe=recipe, setting=setting or Setting())
+    return run(work, tasks(paths, "diagnose"), journal, watch=watch, lost=lambda _path: "")
+
+
+def _name_fault(path: str, recipe: Recipe | None, setting: Setting) -> str:
+    setting.apply()
+    from kvformat.diagnose.search import diagnose
+
+    try:
+        found = diagnose(Dump.load(path), recipe=recipe)
+    except (InputError, MemoryError):  # a layout or a recipe that it does not take
+        return ""
+    if found.ok or not found.explained:
+        return ""
+    return str(found.explanations[0].first)

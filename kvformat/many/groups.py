@@ -57,12 +57,8 @@ def _spread(counts: Mapping[str, Any]) -> str:
     """How the wrong ones lie: all of them, or the heads and columns in words that do not depend on the file's size."""
     if counts["wrong"] == counts["compared"]:
         return " all"
-    share = _some(counts["wrong"], counts["compared"])
+    share = "one" if counts["wrong"] == 1 else "some"
     return f", {share}{_kind('head', counts['heads'])}{_kind('column', counts['columns'])}"
-
-
-def _some(wrong: int, compared: int) -> str:
-    return "one" if wrong == 1 else "few" if 64 * wrong < compared else "some" if 2 * wrong < compared else "most"
 
 
 def _kind(name: str, places: list[int]) -> str:
@@ -80,11 +76,11 @@ class Groups:
     def __init__(self) -> None:
         self._groups: dict[tuple[int, str], Group] = {}
 
-    def add(self, verdict: Verdict) -> None:
-        """Put a file that does not hold with those like it."""
+    def add(self, verdict: Verdict, named: str = "") -> None:
+        """Put a file that does not hold with those like it. named: the name of its fault, where it was diagnosed."""
         if not verdict.status:
             return
-        status, says = key = signature(verdict)
+        status, says = key = (verdict.status, named) if named else signature(verdict)
         group = self._groups.setdefault(key, Group(status, says, first=verdict.document.get("first")))
         group.files.append(verdict.path)
 

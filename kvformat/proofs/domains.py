@@ -303,6 +303,5 @@ def _check_reads(recipe: Recipe) -> None:
 
 
 def _stores(recipe: Recipe) -> Any:
-    fmt = element(str(recipe.element))
     inner = recipe.inner
-    return fmt.bits, fmt.kind, None if inner is None else (inner.store.split()[0], inner.granularity), len(recipe.outer)
+    return recipe.element, None if inner is None else (inner.store.split()[0], inner.granularity), len(recipe.outer)

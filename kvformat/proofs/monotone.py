@@ -31,8 +31,12 @@ def _kept(first: Direction, *_: Direction) -> Direction:
     return first
 
 
+#: what a flag that no input of the domain raises stands for: of normal numbers, far from both ends, nothing is NaN
+_NEVER = 2
+
 _RULES: Mapping[str, Callable[..., Direction]] = MappingProxyType(
     {
+        "isnan": lambda _: _NEVER,
         "mul": _together,
         "div": lambda a, b: _together(a, -b),
         "rcp": lambda a: -a,
@@ -65,5 +69,8 @@ def _direction(operation: Operation, directions: Mapping[str, Direction]) -> Dir
             if not is_constant(bound) or float(bound) * sign < 0:
                 raise MixedError
         return directions[number]
+    if operation.word == "select" and directions.get(operation.operands[0]) == _NEVER:
+        other = operation.operands[2]
+        return 0 if is_constant(other) else directions[other]
     known = [0 if is_constant(each) else directions[each] for each in operation.operands]
     return _RULES[operation.word](*known)

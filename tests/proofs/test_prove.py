@@ -165,7 +165,8 @@ def test_what_is_found_between_borders_is_what_all_scales_one_by_one_give():
         ("c = encode(mul(x, s), e4m3fn)", "grows"),
         ("c = encode(div(mul(x, s), s), e4m3fn)", "both ways"),
         ("c = encode(max(div(x, s), 0.5), e4m3fn)", "both ways"),
-        ("q = div(x, s)\nc = encode(select(isnan(q), 448, q), e4m3fn)", "no rule"),
+        ("q = div(x, s)\nc = encode(select(isnan(q), 448, q), e4m3fn)", ""),
+        ("q = div(x, s)\nc = encode(select(lt(q, 1), 448, q), e4m3fn)", "no rule"),
         ("c = encode(sub(div(x, s), 1), e4m3fn)", "no rule"),
     ],
 )
