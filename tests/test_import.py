@@ -79,8 +79,8 @@ FLOORS = (
     {"attention"},
     {"verify"},
     {"diagnose", "lint", "vectors", "checkpoint", "proofs"},
-    {"fuzz", "simulate", "torch", "many"},
-    {"transformers"},
+    {"fuzz", "simulate", "torch"},
+    {"transformers", "many"},
     {"cli"},
 )
 ROOMS = set().union(*FLOORS)

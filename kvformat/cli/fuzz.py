@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from kvformat.cli import complete
+from kvformat.cli import complete, work
 from kvformat.cli.outcome import CANNOT_JUDGE, DIFFERENCE, HOLDS, complain, print_json, say
 from kvformat.errors import InputError
 from kvformat.layouts import load_layout
@@ -71,6 +71,9 @@ def fuzz(
     zoo: Annotated[bool, typer.Option("--zoo", help="Search every kernel of the zoo instead.")] = False,
     seeds: Annotated[int, typer.Option(help="With --zoo: how many seeds.")] = 1,
     only: Annotated[str | None, typer.Option(help="With --zoo: the faults whose names contain this.")] = None,
+    workers: work.Workers = None,
+    scheduler: work.Scheduler = None,
+    resume: work.Resume = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> int:
     """Search for the smallest input on which a quantizer, a cache writer or a cache reader leaves its contract."""
@@ -78,13 +81,16 @@ def fuzz(
         import hypothesis  # noqa: F401
     except ModuleNotFoundError:
         raise InputError("fuzzing needs hypothesis: pip install 'kvformat[fuzz]'") from None
+    crew = work.Crew(workers, scheduler, resume)
     if zoo:
         if target is not None:
             raise InputError("--zoo brings its own kernels; leave MODULE:FUNCTION out")
         own = (mode, recipe, layout, kind, torch, emulate, order, v_scales, head_dim, dtype)
         if any(each is not None for each in own):
             raise InputError("--zoo searches each kernel by its own mode, recipe and layout; leave those options out")
-        return _zoo(seeds, seed, only, budget, examples, as_json=as_json)
+        return _zoo(seeds, seed, only, budget, examples, crew, as_json=as_json)
+    if crew != work.Crew():
+        raise InputError("--workers, --scheduler and --resume are for --zoo: one search is one task")
     if seed is not None and seed < 0:
         raise InputError(f"--seed must be 0 or more; got {seed}")
     if not (math.isfinite(limit) and limit > 0):
@@ -179,18 +185,23 @@ def _zoo(
     only: str | None,
     budget: float | None,
     examples: int | None,
+    crew: work.Crew,
     *,
     as_json: bool,
 ) -> int:
-    from kvformat.cli import console
     from kvformat.fuzz.zoo import scoreboard
 
     if seeds < 1:
         raise InputError(f"--seeds must be at least 1; got {seeds}")
     first = 0 if seed is None else seed
-    with console.progress("zoo") as advance:
+    with crew.at_work("zoo") as (journal, watch):
         board = scoreboard.run(
-            tuple(range(first, first + seeds)), only=only, budget=budget, examples=examples, progress=advance
+            tuple(range(first, first + seeds)),
+            only=only,
+            budget=budget,
+            examples=examples,
+            journal=journal,
+            watch=watch,
         )
     status = HOLDS if board.ok else DIFFERENCE
     if not board.rows:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kvformat.cli.outcome import DIFFERENCE, HOLDS, complain, printable, say, worst
+from kvformat.cli.outcome import DIFFERENCE, HOLDS, complain, print_json, printable, say, worst
 from kvformat.cli.work import Crew
 
 if TYPE_CHECKING:
@@ -61,6 +61,27 @@ def check(
             return _print_json(verdicts(), found, counts, worst(status), len(files))
     if listed:
         _print_groups(found, status)
+    return worst(status)
+
+
+def lint(files: list[str], recipe: Recipe | None, layout_file: str | None, crew: Crew, *, as_json: bool) -> int:
+    """Look at the pages of files: each report as it comes, or one document."""
+    from kvformat.many.lint import lint_files
+    from kvformat.many.setting import Setting, named
+
+    setting = Setting.here((layout_file,) if layout_file else ())
+    name = f"lint by {'what each file declares' if recipe is None else named(recipe)}{setting.digest}"
+    with crew.at_work(name) as (journal, watch):
+        status, documents = [], []
+        for verdict in lint_files(files, recipe=recipe, setting=setting, journal=journal, watch=watch):
+            status.append(verdict.status)
+            if as_json:
+                documents.append(verdict.document)
+            else:
+                _print_whole(verdict, 0)
+    if as_json:
+        return print_json({"files": len(files), "reports": documents}, worst(status))
+    say(f"{sum(each == HOLDS for each in status):,} of {len(files):,} files show nothing")
     return worst(status)
 
 

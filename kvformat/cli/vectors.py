@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import redirect_stdout
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvformat.cli import work
 from kvformat.cli.outcome import DIFFERENCE, HOLDS, print_json, say
 from kvformat.errors import InputError, unknown_name
 
@@ -80,6 +80,9 @@ def run(
     group: Annotated[str, typer.Option(help="Only groups whose id matches: 'binary32/*/saturate'.")] = "*",
     skip: Annotated[list[str] | None, typer.Option(metavar="FLAG", help="Leave out tests with this flag.")] = None,
     folder: _Folder = None,
+    workers: work.Workers = 1,
+    scheduler: work.Scheduler = None,
+    resume: work.Resume = None,
     as_json: _AsJson = False,
 ) -> int:
     """Run a function on vectors and compare every answer bit for bit. NaN compares as a class.
@@ -89,6 +92,7 @@ def run(
     gets: overflow, rounding, dtype, format, scale, k_scale, v_scale, layout (its name), mode, order, block_size, ...
     """
     from kvformat.fuzz.candidate import load
+    from kvformat.many.vectors import run_files
     from kvformat.vectors import runs as vector_runs
     from kvformat.vectors.vectors import VectorSet
 
@@ -102,8 +106,12 @@ def run(
         known = set().union(*(vector_runs.flags(vectors, entry) for entry in entries))
         for flag in sorted(choice.skip - known):
             raise unknown_name("flag", flag, known)
-    with redirect_stdout(sys.stderr):  # what the function prints is no part of the answer
-        outcomes = [each for entry in entries for each in vector_runs.run(vectors, entry, function, choice)]
+    crew = work.Crew(None if scheduler else workers, scheduler, resume)
+    with crew.at_work(f"vectors by {against}{_state(against)}, {group} without {sorted(choice.skip)}") as (
+        journal,
+        watch,
+    ):
+        outcomes = list(run_files(vectors, files, against, choice, journal, watch))
     judged, wrong = sum(o.judged for o in outcomes), sum(o.mismatches for o in outcomes)
     if not judged:
         raise InputError("no test is left to run: every one is skipped")
@@ -115,6 +123,12 @@ def run(
         say(_line(each))
     say(f"{'DIFFERS' if wrong else 'holds'}: {against}, {judged:,} tests, {wrong:,} wrong")
     return status
+
+
+def _state(against: str) -> str:
+    """A digest of the file that a function is in, where it is named by one."""
+    path = Path(against.rpartition(":")[0])
+    return f" {sha256(path.read_bytes()).hexdigest()[:12]}" if path.is_file() else ""
 
 
 def _line(outcome: Outcome) -> str:

@@ -95,3 +95,10 @@ def test_the_built_in_check_has_no_workers_and_no_journal(capsys, tmp_path):
     assert main(["check", "--resume", str(tmp_path / "x")]) == 2
     assert "are for dumps; name one" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+
+
+def test_lint_takes_a_folder_and_every_file_has_its_report(folder, capsys):
+    assert main(["lint", str(folder), "--workers", "1", "--json"]) == 2
+    document = json.loads(capsys.readouterr().out)
+    assert document["files"] == 3
+    assert [report["status"] == 2 for report in document["reports"]] == [False, True, False]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -11,8 +12,9 @@ from kvformat.fuzz.report import FuzzReport
 from kvformat.fuzz.runner import fuzz
 from kvformat.fuzz.zoo.catalogue import kernels
 from kvformat.fuzz.zoo.entry import Kernel
-
-Progress = Callable[[int, int], None]
+from kvformat.tasks import Journal
+from kvformat.tasks import run as tasks_run
+from kvformat.tasks.runner import Task, Watch
 
 #: seconds in which a fault must be caught
 BUDGET = 20.0
@@ -119,24 +121,34 @@ def run(
     chosen: Sequence[Kernel] | None = None,
     budget: float | None = None,
     examples: int | None = None,
-    progress: Progress | None = None,
+    journal: Journal | None = None,
+    watch: Watch | None = None,
     done: Callable[[Row], None] | None = None,
 ) -> Scoreboard:
     """Search every kernel of the zoo whose name, kind, mode or fault contains `only`, or `chosen`, once with each seed.
 
     budget: seconds for a broken kernel, three times as many where an interpreter runs it. examples: of a right one.
-    progress: called with (kernels done, kernels in all); done: with each row.
+    journal, watch: of `kvformat.tasks.run`; a task is a kernel with all seeds. done: told each row.
     """
-    if chosen is None:
-        chosen = [kernel for kernel in kernels() if only is None or only in _label(kernel)]
+    every = kernels() if chosen is None else tuple(chosen)
+    wanted = [place for place, kernel in enumerate(every) if only is None or only in _label(kernel)]
+    search = partial(_row_at, chosen=chosen, seeds=seeds, budget=budget or BUDGET, examples=examples)
+    about = f"{seeds} {budget} {examples}"
+    tasks = [Task(f"zoo {place} {_label(every[place])} {about}", place, every[place].name) for place in wanted]
     rows = []
-    for number, kernel in enumerate(chosen):
-        rows.append(_row(kernel, seeds, budget or BUDGET, examples))
+    for each in tasks_run(search, tasks, journal, watch=watch):
+        rows.append(Row(**{**each, "seconds": tuple(each["seconds"])}))
         if done is not None:
             done(rows[-1])
-        if progress is not None:
-            progress(number + 1, len(chosen))
     return Scoreboard(tuple(rows), seeds)
+
+
+def _row_at(
+    place: int, chosen: Sequence[Kernel] | None, seeds: tuple[int, ...], budget: float, examples: int | None
+) -> dict[str, Any]:
+    """The row of one kernel as plain data: of the zoo, or of `chosen`."""
+    kernel = (kernels() if chosen is None else chosen)[place]
+    return asdict(_row(kernel, seeds, budget, examples))
 
 
 def _label(kernel: Kernel) -> str:
