@@ -17,6 +17,7 @@ from kvformat.recipes.admissible import is_approximate
 from kvformat.recipes.catalogue import names, recipe
 from kvformat.recipes.difference import search
 from kvformat.recipes.normal import normal
+from kvformat.verify.compare import check
 from kvformat.verify.identify import as_given
 
 EXACT = [
@@ -83,9 +84,13 @@ def test_every_exact_recipe_is_diagnosed_as_itself(name, inputs):
 
 
 def is_diagnosed_as_itself(name, inputs):
-    found = diagnose(written(name, *inputs()))
-    assert found.explanations[0].complete
-    assert name in plain_members(found), str(found)
+    """It is named first, or, where three bytes or fewer tell it from the declared one, among what explains them all."""
+    dump = written(name, *inputs())
+    found = diagnose(dump)
+    whole = [each for each in found.explanations if each.complete]
+    assert name in {member.recipe for each in whole for member in each.members if not member.faults}, str(found)
+    if check(dump).mismatches > 3:
+        assert name in plain_members(found), str(found)
 
 
 @cache
