@@ -389,7 +389,7 @@ class _Search:
         writer = next((each for _, each in hypothesis.writers if each != self.right), self.right)
         kept = [hypothesis]
         mine = next((key for key, group in self._alike.items() if writer in group), None)
-        if mine is None:
+        if mine is None or hypothesis.approximate:  # bytes within its bounds need not be those of others at its centre
             return kept
         writers = dict(hypothesis.writers)
         both = all(each == writer for each in writers.values())
