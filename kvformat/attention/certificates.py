@@ -179,7 +179,7 @@ def _largest_amax(how: Recipe, level: Level, outer: Array, scales: Array) -> Arr
     inf: the scale has saturated, or it is not made of one magnitude.
     """
     magnitudes = [each.word in ("amax", "amax_finite", "amax_number") for each in level.program.reductions]
-    others = [each.word != "any_nan" for each in level.program.reductions]
+    others = [each.word not in ("any_nan", "all_nan") for each in level.program.reductions]
     if sum(others) != 1 or sum(magnitudes) != 1:
         return np.full(scales.shape, np.inf)
     names = tuple(each.name for each in how.outer) if level is how.inner else ()

@@ -347,6 +347,7 @@ _REDUCTIONS: dict[str, Callable[[Sequence[Number]], Value]] = {
     "amax_number": _amax_number,
     "amax": lambda group: NAN if any(x.nan for x in group) else _amax_number(group),
     "any_nan": lambda group: any(x.nan for x in group),
+    "all_nan": lambda group: all(x.nan for x in group),
     "largest": lambda group: _extreme(group, _larger),
     "smallest": lambda group: _extreme(group, _smaller),
 }

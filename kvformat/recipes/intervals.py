@@ -475,9 +475,12 @@ def _largest(groups: Array, kept: Array) -> Interval:
     return points(np.max(np.where(kept, np.abs(groups), np.float32(0)), axis=-1, keepdims=True))
 
 
-def _any_nan(groups: Array) -> Flag:
-    found = np.asarray(np.isnan(groups).any(axis=-1, keepdims=True))
-    return Flag(~found, found)
+def _nan(some: Callable[..., Array]) -> Callable[[Array], Flag]:
+    def reduced(groups: Array) -> Flag:
+        found = np.asarray(some(np.isnan(groups), axis=-1, keepdims=True))
+        return Flag(~found, found)
+
+    return reduced
 
 
 def _extreme(choose: Callable[..., Array], nothing: float) -> Callable[[Array], Interval]:
@@ -524,7 +527,8 @@ _REDUCTIONS: dict[str, Callable[..., Value]] = {
     "amax_finite": lambda groups: _largest(groups, np.isfinite(groups)),
     "amax_number": lambda groups: _largest(groups, ~np.isnan(groups)),
     "amax": lambda groups: points(np.max(np.abs(groups), axis=-1, keepdims=True)),
-    "any_nan": _any_nan,
+    "any_nan": _nan(np.any),
+    "all_nan": _nan(np.all),
     "largest": _extreme(np.max, -np.inf),
     "smallest": _extreme(np.min, np.inf),
 }

@@ -66,9 +66,10 @@ def _reduce_group(plan: Any, bits: Any, count: Any) -> Any:
 
     readings = {
         "amax_finite": lambda finite, number, top: widen(unsigned(finite)),
-        "amax_number": lambda finite, number, top: widen(unsigned(number)),
+        "amax_number": lambda finite, number, top: widen(unsigned(max(number, zero))),
         "amax": lambda finite, number, top: nan if top > infinity else widen(unsigned(top)),
         "any_nan": lambda finite, number, top: np.float32(top > infinity),
+        "all_nan": lambda finite, number, top: np.float32(number < zero),
     }
     signed_extremes = any(operation.word in _EXTREMES for operation in wanted.reductions)
     collect: Any = inlined(lambda finite, number, top, ends, bits, count: ())
@@ -85,7 +86,7 @@ def _reduce_group(plan: Any, bits: Any, count: Any) -> Any:
             top = max(top, signed(bits[i] & absolute))
         finite, number = top, top
         if top >= infinity:  # rare: a second look, at what is not NaN and what is finite
-            finite, number = zero, zero
+            finite, number = zero, signed(-1)  # -1: nothing but NaN
             for i in range(count):
                 magnitude = signed(bits[i] & absolute)
                 finite = magnitude if finite < magnitude < infinity else finite

@@ -65,6 +65,7 @@ _WORDS = (
     Word("amax_number", (_G,), _N, "the largest |x|, Inf included; NaN is passed over, 0 if all are", reduces=True),
     Word("amax", (_G,), _N, "the largest |x|; NaN if any element is NaN", reduces=True),
     Word("any_nan", (_G,), _F, "whether any element is NaN", reduces=True),
+    Word("all_nan", (_G,), _F, "whether every element is NaN", reduces=True),
     Word("largest", (_G,), _N, "the largest x, signed; NaN is passed over, 0 if all are; a zero is +0", reduces=True),
     Word("smallest", (_G,), _N, "the smallest x, signed, likewise; for scales within a row", reduces=True),
     Word("signed_amax", (_G,), _N, "the x of largest magnitude, signed, the first of equals; NaN is passed over",

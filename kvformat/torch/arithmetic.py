@@ -64,6 +64,9 @@ def _reduction(x: tl.tensor, mask: tl.tensor, HOW: tl.constexpr, INDEX: tl.const
         return _largest(x, (x == x) & mask)
     elif WORD == "smallest":
         return 0.0 - _largest(0.0 - x, (x == x) & mask)
+    elif WORD == "all_nan":
+        some = tl.where((x == x) & mask, 1, 0)
+        return tl.max(some, axis=last, keep_dims=True) == 0
     else:
         size = tl.where(mask, x.to(tl.int32, bitcast=True) & 0x7FFF_FFFF, 0)
         if WORD == "amax_finite":

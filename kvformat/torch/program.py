@@ -103,7 +103,7 @@ class Dequantizer:
 
 
 #: reductions that kernels know
-REDUCTIONS = ("amax_finite", "amax_number", "amax", "any_nan", "largest", "smallest")
+REDUCTIONS = ("amax_finite", "amax_number", "amax", "any_nan", "all_nan", "largest", "smallest")
 
 
 @cache

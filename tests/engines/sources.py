@@ -64,6 +64,33 @@ SGLANG = Source(
     ("--python-version", "3.11", "--platform", "manylinux_2_34_x86_64", "--only-binary", ":all:"),
 )
 
+_WHEEL = ("--python-version", "3.11", "--platform", "manylinux_2_28_x86_64", "--only-binary", ":all:")
+LMCACHE = Source(
+    "lmcache==0.5.6",
+    "lmcache-0.5.6-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl",
+    "14530ff72b96056e894c9b8dc70c10d019e7802799bbfde9cec298700b799194",
+    _WHEEL,
+)
+TRANSFORMER_ENGINE = Source(
+    "transformer-engine==2.20.2",
+    "transformer_engine-2.20.2-py3-none-any.whl",
+    "7dcfad943a1a55b2612db9a0e43697fe98c70f4c42ec391ba3a0f872f6ce2094",
+    _WHEEL,
+)
+FLASHINFER = Source(
+    "flashinfer-python==0.7.4",
+    "flashinfer_python-0.7.4-py3-none-any.whl",
+    "a051a62e09a2738e8b0de47a1944fd2f0f3eff01b728b662141ea660cb09dd32",
+    _WHEEL,
+)
+# the headers that FlashInfer's sources include
+TVM_FFI = Source(
+    "apache-tvm-ffi==0.1.15.post2",
+    "apache_tvm_ffi-0.1.15.post2-cp311-cp311-manylinux_2_24_x86_64.manylinux_2_28_x86_64.whl",
+    "8ecebe749834f6ac0f2693d5964acf9ac75d0bc26e6ba64c46eb7ab00ea50fac",
+    _WHEEL,
+)
+
 
 class MismatchError(Exception):
     """An archive is not the one that was pinned."""
