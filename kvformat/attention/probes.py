@@ -6,7 +6,9 @@ mean of two is a number of bfloat16. Queries are sums of such keys. `kvformat.at
 
 What each kind sees: *one-hot* every key, every element of V and every scale of V; *equal pair* one code of K one step
 off, one scale of K 1 % off: a key is paired with b and with -b, which between them agree with it in every dim; *known
-distance* the softmax scale, a common scale of K and a merge to another base; *sink* a sink that is not counted once.
+distance* the softmax scale, a common scale of K, a merge to another base and a dim that is left out for all keys: the
+distance of two keys comes in equal parts from a few dims, and from every dim in some row; *sink* a sink that is not
+counted once.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ PRODUCER = "kvformat attention probe"
 #: margins are aimed at with some room for the rounding of logits
 _AIM = 1.25 * MARGIN
 _UNWRITTEN = 0xA5
+#: dims that a known distance comes from in equal parts: without one of them the output is 1.05 times as large or more
+_PARTS = 4
 #: the second scale of modes with two levels; V's blocks have scales of 3 bits times it
 _OUTER = 2.0**-6
 
@@ -77,17 +81,13 @@ def attention_probe(
         _Head(generator, made, group, with_sink=sinks, one_hot=accumulate == "float16") for _ in range(num_kv_heads)
     ]
     placed = [head.placed() for head in heads]
-    # tokens of K = 0, which win in no row, so that each query has one
-    further = max(-(-len(asked) // group) for _, asked in placed)
+    further = max(-(-len(asked) // max(group - 1, 1)) for _, asked in placed)
+    more = [head.extended(further, asked) for head, (_, asked) in zip(heads, placed, strict=True)]
     query = np.concatenate(
-        [
-            np.concatenate([rows, head.extended(further, asked)])
-            for head, (rows, asked) in zip(heads, placed, strict=True)
-        ],
-        axis=1,
-    )
-    key = np.stack([np.pad(head.key, ((0, further), (0, 0))) for head in heads], axis=1)
-    value = np.stack([np.concatenate([head.value, head.value[:further]]) for head in heads], axis=1)
+        [np.concatenate([rows, each[0]]) for (rows, _), each in zip(placed, more, strict=True)], axis=1
+    )  # fmt: skip
+    key = np.stack([np.concatenate([head.key, each[1]]) for head, each in zip(heads, more, strict=True)], axis=1)
+    value = np.stack([np.concatenate([head.value, each[2]]) for head, each in zip(heads, more, strict=True)], axis=1)
     tokens = len(key)
     blocks = -(-tokens // block_size) + 2
     slots = (generator.permutation((blocks - 2) * block_size)[:tokens] + block_size).astype(np.int64)
@@ -151,7 +151,8 @@ class _Head:
         # four keys, a row, the next one and their negatives, share a class: the same scale of K and of V
         of_four = np.arange(2 * count) % count // 2
         factor = np.where(of_four % 2, 0.5, 1.0)[:, None]
-        value = np.stack([_values(generator, made, of_four[i] % 4 == 0, i % count % 2) for i in range(2 * count)])
+        apart = [self.apart(i % count) for i in range(2 * count)]
+        value = np.stack([_values(generator, made, apart[i], i % count % 2) for i in range(2 * count)])
         if find_mode(made.mode).dims_per_scale:
             width = find_mode(made.mode).dims_per_scale
             value = value * np.repeat(generator.choice([1, 1.25, 1.5, 1.75], made.head_size_v // width), width)
@@ -161,6 +162,8 @@ class _Head:
         size = _full(made) * _unit(made)
         self.key[place], self.value[place] = signs * factor * size, value * factor * _unit(made)
         self.place, self.count = place, count
+        #: tokens of keys that are in no known distance
+        self.plain = [int(place[i]) for i in range(2 * count) if not apart[i]]
         self.sink: float | None = None
         if with_sink:
             # the query of the sink rows: signs times a power of two over the size of the key
@@ -169,55 +172,90 @@ class _Head:
             self.sink = float(np.float32(whole * self.sink_query))
         self.size = size
 
-    def placed(self) -> tuple[Array, list[Array]]:
+    def placed(self) -> tuple[Array, list[tuple[list[int], Array]]]:
         """Queries (tokens, group, head_dim), and those that find no place: causal, a row asks for what it sees.
 
         The first query head asks each token for its own key; a row that none of the rest fits asks for any other key.
         """
         tokens = len(self.key)
         query: Array = np.empty((tokens, self.group, self.dims))
-        asked = [] if self.one_hot else sorted(self.asked(), key=lambda each: each[0])
+        asked = [] if self.one_hot else sorted(self.asked(), key=lambda each: max(each[0]))
         for row in range(tokens):
             query[row, 0] = self.one(row)
             for head in range(1, self.group):
-                fits = bool(asked) and asked[0][0] <= row
+                fits = bool(asked) and max(asked[0][0]) <= row
                 query[row, head] = asked.pop(0)[1] if fits else self.one(int(self.generator.integers(row + 1)))
-        return query, [each for _, each in asked]
+        return query, asked
 
-    def extended(self, rows: int, asked: list[Array]) -> Array:
-        """Queries of that many further tokens, for what found no place."""
-        left = [*asked, *(self.one(int(self.generator.integers(len(self.key)))) for _ in range(rows * self.group))]
-        return np.array(left[: rows * self.group]).reshape(rows, self.group, self.dims)
+    def extended(self, rows: int, asked: list[tuple[list[int], Array]]) -> tuple[Array, Array, Array]:
+        """Query, K and V of that many further tokens, for what found no place.
+
+        Each is a second one of a key that nothing asks for any more, with the V of a third: its first query head asks
+        for both, an equal pair. Where there is no such key, or one query head alone, it is K = 0, which wins in no row.
+        """
+        query, key = np.empty((rows, self.group, self.dims)), np.zeros((rows, self.dims))
+        value = np.resize(self.value, (rows, self.value.shape[1])).copy()
+        left, doubled = list(asked), set[int]()
+        for row in range(rows):
+            head = 0
+            needed = {token for tokens, _ in left for token in tokens}
+            free = [token for token in self.plain if token not in needed | doubled] if self.group > 1 else []
+            if free:
+                first = free[0]
+                doubled.add(first)
+                size = self.size_of(first)
+                alike = [token for token in self.plain if token != first and self.size_of(token) == size]
+                key[row], value[row] = self.key[first], self.value[alike[row % len(alike)]]
+                query[row, head] = self.one(first)
+                head = 1
+            for place in range(head, self.group):
+                query[row, place] = left.pop(0)[1] if left else self.one(int(self.generator.integers(len(self.key))))
+        return query, key, value
+
+    def size_of(self, token: int) -> float:
+        """The magnitude of a key's elements."""
+        return float(np.abs(self.key[token]).max())
 
     def one(self, token: int) -> Array:
         """A query that sees one key alone."""
         return self.raised(self.key[token], [token])
 
-    def asked(self) -> Iterator[tuple[int, Array]]:
-        """What needs two keys or the sink, with the last token that it needs."""
+    def asked(self) -> Iterator[tuple[list[int], Array]]:
+        """What needs two keys or the sink, with the tokens that it needs."""
+        apart = [row for row in range(self.count) if self.apart(row)]
         for row in range(self.count):
             for other in (row ^ 1, (row ^ 1) + self.count):
                 pair = [int(self.place[row]), int(self.place[other])]
                 if row < row ^ 1:
                     negatives = [int(self.place[(each + self.count) % (2 * self.count)]) for each in (row, other)]
-                    yield max(pair), self.pair(*pair)
-                    yield max(negatives), self.pair(*negatives)
-                if row // 2 % 4 == 0 and other < self.count:
-                    yield max(pair), self.distance(*pair)
+                    yield pair, self.pair(*pair)
+                    yield negatives, self.pair(*negatives)
+                if row in apart:
+                    yield pair, self.distance(*pair, apart.index(row))
         if self.sink is not None:
             for token, key in enumerate(self.key):
-                yield token, np.sign(key) * self.sink_query * self.size / np.abs(key).max()
+                yield [token], np.sign(key) * self.sink_query * self.size / np.abs(key).max()
+
+    @staticmethod
+    def apart(row: int) -> bool:
+        """Whether a row of signs and the next one have V 0 and the largest in turn, for a known distance."""
+        return row // 2 % 4 == 0
 
     def pair(self, a: int, b: int) -> Array:
         return self.raised(self.key[a] + self.key[b], [a, b])
 
-    def distance(self, a: int, b: int) -> Array:
-        """The pair, and a's logit 4 ln 2 above b's: by dims in which they differ, in numbers of bfloat16."""
+    def distance(self, a: int, b: int, turn: int) -> Array:
+        """The pair, and a's logit 4 ln 2 above b's: by some dims in which they differ, each turn others.
+
+        Each of the first dims gives an equal part; two more, what numbers of bfloat16 leave over.
+        """
         query = self.pair(a, b)
         left = DISTANCE
-        for dim in np.flatnonzero(self.key[a] != self.key[b])[:3]:
+        differ = np.roll(np.flatnonzero(self.key[a] != self.key[b]), -_PARTS * turn)
+        for place, dim in enumerate(differ[: _PARTS + 2]):
             step = 2 * self.scale * self.key[a, dim]
-            query[dim] = np.float64(np.float32(left / step).astype(ml_dtypes.bfloat16))
+            part = left / (_PARTS - place) if place < _PARTS else left
+            query[dim] = np.float64(np.float32(part / step).astype(ml_dtypes.bfloat16))
             left -= query[dim] * step
         return query
 

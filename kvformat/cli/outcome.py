@@ -14,8 +14,9 @@ HOLDS = 0
 DIFFERENCE = 1
 CANNOT_JUDGE = 2
 INTERRUPTED = 130
-#: characters of a complaint
-_LONGEST_LINE = 400
+_NAME = "kvformat: "
+#: characters of a complaint, the program's name among them
+_LONGEST_LINE = 200
 
 
 def worst(statuses: Iterable[int]) -> int:
@@ -37,7 +38,7 @@ def print_json(document: Mapping[str, Any], status: int = HOLDS) -> int:
 def complain(message: str) -> None:
     """One line on stderr: one that is too long to read loses its middle."""
     with suppress(OSError):
-        sys.stderr.write(f"kvformat: {shortened(printable(message), _LONGEST_LINE)}\n")
+        sys.stderr.write(f"{_NAME}{shortened(printable(message), _LONGEST_LINE - len(_NAME))}\n")
 
 
 def refuse(message: str, *, as_json: bool) -> int:

@@ -193,6 +193,19 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
+        "tie-toward-zero",
+        "arithmetic",
+        "ties go toward zero, not to the even code",
+        "the nearest entry of a table by argmin, which takes the first of two",
+        "FlashInfer 0.7.4 trace/templates/quantize.py L44-240; ROCm/aiter#2247; breccia 0.1.3 cast.py L339-372",
+        CODED,
+        (
+            # one ulp smaller a tie is none, and what was one ulp above a tie is one that goes away from zero
+            Variant("ties down", Edit(rounding="round(mul({q}, 0.9999999403953552), half_away)"), modes=_INT8),
+            _last("ties down", "{c} = mul({c}, 0.9999999403953552)", FLOATS, policy=("nearest_away",)),
+        ),
+    ),
+    Fault(
         "double-rounding",
         "arithmetic",
         "the quotient goes through a narrower type before it is rounded to the code",
@@ -220,6 +233,15 @@ FAULTS: tuple[Fault, ...] = (
         ),
     ),
     Fault(
+        "saturate",
+        "arithmetic",
+        "what is too large for the cache's dtype is its largest number, not Inf",
+        "a clamp before a cast that has an Inf",
+        "pytorch/FBGEMM#4237",
+        _NONE,
+        (_then("the largest number", "{q} = select(lt({max}, abs({q})), copysign({max}, {q}), {q})"),),
+    ),
+    Fault(
         "saturate-nan",
         "arithmetic",
         "everything above the largest value is NaN, also what would round down to it",
@@ -240,7 +262,10 @@ FAULTS: tuple[Fault, ...] = (
         "the exponent field of Inf in other formats is taken for an overflow, but e4m3fn has numbers there",
         "sgl-project/sglang#40581; tile-ai/tilelang-metax#140",
         FP8,
-        (_last("256 and above to 448", "{c} = select(le(256, abs({c})), copysign({max}, {c}), {c})", FP8),),
+        (
+            _last("256 and above to 448", "{c} = select(le(256, abs({c})), copysign({max}, {c}), {c})", FP8),
+            _last("what rounds to 256 as well", "{c} = select(le(248, abs({c})), copysign({max}, {c}), {c})", FP8),
+        ),
     ),
     Fault(
         "nan-to-max",

@@ -67,6 +67,8 @@ class Bench:
         self._extremes: dict[tuple[Side, bool], Array] = {}
         self._heads: dict[Side, Array] = {}
         self._of: dict[Piece, Bench] = {}
+        self._outers: dict[Any, Known | None] = {}
+        self._scaled: dict[Any, Known | None] = {}
 
     def on(self, tokens: NDArray[np.int64]) -> Bench:
         """The same dump's other tokens; what was found out about all of them is kept."""
@@ -277,16 +279,24 @@ class Bench:
         self, side: Side, how: Recipe, outer: Known, variant: Variant, step: int | None, *, bounds: bool
     ) -> Known | None:
         """The level's program on the tokens `step` further: all its names, the stored scale and the one before it."""
+        scope = variant.scope if variant.scope in SCOPES else ""
+        # `outer` is one object for all variants that have the same, kept in `_outers`
+        key = side, how.inner, id(outer), scope, step, bounds
+        if key not in self._scaled:
+            self._scaled[key] = self._run_scales(side, how, outer, scope, step, bounds=bounds)
+        return self._scaled[key]
+
+    def _run_scales(
+        self, side: Side, how: Recipe, outer: Known, scope: str, step: int | None, *, bounds: bool
+    ) -> Known | None:
         level = how.inner
         assert level is not None
         x, _ = self.x(side, step)
         groups = _grouped(x, how)
-        scope: Array | None = groups
-        if variant.scope in SCOPES:
-            scope = SCOPES[variant.scope](Scene(self, side, step, groups))
-        if scope is None:
+        elements = SCOPES[scope](Scene(self, side, step, groups)) if scope else groups
+        if elements is None:
             return None
-        known: Known = run(level.program, outer, scope, bounds=bounds)
+        known: Known = run(level.program, outer, elements, bounds=bounds)
         exact = known[level.name]
         assert isinstance(exact, Interval)
         known[_EXACT] = exact
@@ -318,6 +328,13 @@ class Bench:
 
     def _outer(self, side: Side, how: Recipe, variant: Variant, fitted: np.float32 | None) -> Known | None:
         """The per-tensor scales by name."""
+        scope = variant.scope if variant.scope in OUTER_SCOPES else ""
+        key = side, how.outer, variant.tensor, scope, fitted
+        if key not in self._outers:
+            self._outers[key] = self._run_outer(side, how, variant, fitted)
+        return self._outers[key]
+
+    def _run_outer(self, side: Side, how: Recipe, variant: Variant, fitted: np.float32 | None) -> Known | None:
         known: Known = {}
         other = SIDES[1 - SIDES.index(side)]
         borrows = variant.tensor == "other"
@@ -426,7 +443,7 @@ def _page_bytes(stored: Interval | None, level: Level | None, shape: Sequence[in
 
 def _scale_inside(found: Array, allowed: Interval | None, level: Level) -> Mask:
     assert allowed is not None
-    apart = Interval(allowed.low.reshape(found.shape), allowed.high.reshape(found.shape))
+    apart = replace(allowed, low=allowed.low.reshape(found.shape), high=allowed.high.reshape(found.shape))
     return holds(level, found, apart)
 
 

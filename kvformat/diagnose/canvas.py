@@ -33,11 +33,12 @@ class Canvas:
         self.blocks: Ints = np.arange(len(dump.pages)) if blocks is None else blocks
         pages = dump.pages if self.whole else dump.pages[self.blocks]
         self.found: Bytes = np.ascontiguousarray(pages).reshape(-1)
-        before = getattr(dump, "pages_before", None)
+        before = dump.pages_before
         #: what the same pages held before the write, where the dump says so
         self.before: Bytes | None = None if before is None else np.ascontiguousarray(before[self.blocks]).reshape(-1)
         self._place = np.full(len(dump.pages), -1, np.int64)
         self._place[self.blocks] = np.arange(len(self.blocks))
+        self._last: dict[tuple[Part, int, int], tuple[Ints, Ints]] = {}
 
     @property
     def size(self) -> int:
@@ -52,6 +53,14 @@ class Canvas:
         block, byte = np.divmod(np.where(inside, addresses, 0), self.dump.layout.page_bytes)
         place = self._place[block]
         return np.where(inside & (place >= 0), place * self.dump.layout.page_bytes + byte, -1)
+
+    def indices(self, addresses: Ints, where: Part, start: int, stop: int) -> Ints:
+        """`index` of some columns of a part's rows, flat; the last one is kept: many writers have the same places."""
+        kept = self._last.get((where, start, stop))
+        if kept is None or kept[0] is not addresses:
+            kept = addresses, self.index(addresses[..., start:stop]).reshape(-1)
+            self._last[where, start, stop] = kept
+        return kept[1]
 
     def tokens(self) -> Ints:
         """The tokens whose slots lie in it, in order."""
@@ -97,14 +106,15 @@ def strip(
                 continue
             width = stored.shape[2]
             where: Part = (side, part)
-            at = places.at[where][..., column : column + width] if where in places.at else None
-            column += width
-            if at is None:
+            start, column = column, column + width
+            if where not in places.at:
                 parts.append((np.full(stored.size, -1), stored.reshape(-1), np.zeros(stored.size, bool)))
                 continue
-            if at.shape != stored.shape:
+            addresses = places.at[where]
+            if addresses[..., start:column].shape != stored.shape:
                 return None
-            made = _known(canvas, canvas.index(at), stored, rows, part, places, variant)
+            at = canvas.indices(addresses, where, start, column)
+            made = _known(canvas, at, stored, rows, part, places, variant)
             if made is None:
                 return None
             parts.append(made)
@@ -127,7 +137,7 @@ def _known(
 ) -> tuple[Ints, Bytes, Mask] | None:
     """Places, values and what is said, flat. A NaN is any NaN of its format."""
     scale = part == "scale"
-    flat, value = at.reshape(-1), stored.reshape(-1)
+    flat, value = at, stored.reshape(-1)
     known = np.ones(value.shape, bool)
     if rows.known is not None:
         known &= np.repeat(rows.known, value.size // len(rows.known))
@@ -136,10 +146,10 @@ def _known(
     if scale and rows.any_scale:
         known[:] = False
     found = canvas.found[flat]  # of -1: any byte, which is not looked at
-    if variant.unwritten == "before":
+    if variant.unwritten and variant.unwritten_part in ("", part):
+        if variant.unwritten == "constant":
+            return flat, np.full_like(value, variant.fill), known
         return (flat, canvas.before[flat], known) if canvas.before is not None else None
-    if variant.unwritten:
-        return flat, np.full_like(value, variant.fill), known
     if scale and places.blank_scales:
         fill = commonest(found[flat >= 0])
         one = rows.scale_dtype in ELEMENTS and element(rows.scale_dtype).values()[fill] == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from kvformat.diagnose import arithmetic, content, geometric, scales
+from kvformat.diagnose import arithmetic, content, elsewhere, geometric, scales
 from kvformat.diagnose.fault import Fault, Kind, Variant, table
 from kvformat.elements.formats import element
 from kvformat.modes import MODES
@@ -15,7 +15,9 @@ from kvformat.recipes.difference import comparable
 from kvformat.recipes.program import Recipe
 
 #: in the order in which they are tried: of two that explain the same bytes, the first is named first
-FAULTS: Mapping[str, Fault] = table((*content.FAULTS, *arithmetic.FAULTS, *scales.FAULTS, *geometric.FAULTS))
+FAULTS: Mapping[str, Fault] = table(
+    (*content.FAULTS, *arithmetic.FAULTS, *scales.FAULTS, *geometric.FAULTS, *elsewhere.FAULTS)
+)
 
 
 def variants(mode: str, *kinds: Kind) -> Iterator[tuple[Fault, Variant]]:
@@ -27,7 +29,7 @@ def variants(mode: str, *kinds: Kind) -> Iterator[tuple[Fault, Variant]]:
 
 
 def kin(name: str) -> tuple[str, ...]:
-    """The modes whose faults can occur in a mode: those with the same kinds of codes, and of scales in the page."""
+    """The modes whose faults can occur in a mode: itself, and those with the same kinds of codes and of scales."""
     if name in MODES:
         return (name,)
     kind = find_mode(name)
@@ -35,7 +37,7 @@ def kin(name: str) -> tuple[str, ...]:
     of_codes = codes.get(kind.element or "", "fp8_per_token_head" if kind.page_scale else "fp8_per_tensor")
     packed = kind.element is not None and element(kind.element).bits == 4
     blocks = kind.page_scale not in (None, "float32")
-    return tuple(dict.fromkeys((of_codes, *(("nvfp4",) if packed or blocks else ()))))
+    return tuple(dict.fromkeys((name, of_codes, *(("nvfp4",) if packed or blocks else ()))))
 
 
 def rivals(declared: Recipe, dtype: str) -> Iterator[Recipe]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvformat.diagnose.fault import ALL, Fault, Source, Variant
+from kvformat.diagnose.fault import ALL, SCALED, Fault, Source, Variant
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -15,6 +15,8 @@ FAULTS: tuple[Fault, ...] = (
         (
             Variant("one value throughout", unwritten="constant"),
             Variant("what the pages held before", unwritten="before"),
+            Variant("codes alone: one value throughout", unwritten="constant", unwritten_part="code", modes=SCALED),
+            Variant("codes alone: what the pages held before", unwritten="before", unwritten_part="code", modes=SCALED),
         ),
     ),
     Fault(

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from kvformat.diagnose.edits import Edit
 from kvformat.diagnose.remaps import Remap
 
-Kind = Literal["content", "arithmetic", "scale", "layout"]
+#: "elsewhere": no byte that tokens have in a dump shows it; `fuzz` finds it
+Kind = Literal["content", "arithmetic", "scale", "layout", "elsewhere"]
 
 #: the modes that store codes, those that store their scales in the page, and all of them
 FP8 = ("fp8_per_tensor", "fp8_per_token_head")
@@ -22,6 +23,7 @@ SCALED = (*ROWS, "nvfp4")
 CODED = ("fp8_per_tensor", *SCALED)
 FLOATS = (*FP8, "nvfp4")
 ALL = ("none", *CODED)
+INT4 = ("int4_per_token_head",)
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,17 @@ class Variant:
     source: Source = field(default_factory=Source)
     #: nothing was stored: "constant": every byte is one and the same; "before": what the pages held before
     unwritten: Literal["", "constant", "before"] = ""
+    #: of which bytes that holds, "" for all of them; the others are right
+    unwritten_part: Literal["", "code", "scale"] = ""
     #: the value of each byte where nothing was stored
     fill: int = 0
     #: the modes of the fault in which this variant occurs, all of them if empty
     modes: tuple[str, ...] = ()
     #: why no input tells it from a right writer, where that is so
     never: str = ""
+
+    def __hash__(self) -> int:
+        return hash((self.label, self.fill))  # in which nearly all differ: writers are looked up by it all the time
 
 
 @dataclass(frozen=True)
@@ -125,6 +132,9 @@ class Fault:
         if mode not in self.modes:
             return ()
         return tuple(each for each in self.variants if not each.modes or mode in each.modes)
+
+    def __hash__(self) -> int:
+        return hash(self.id)
 
 
 #: no fault

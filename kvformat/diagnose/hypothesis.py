@@ -96,7 +96,7 @@ class Kinds(NamedTuple):
             if right and len(chosen) > 1:
                 bits += log2(3)  # K, V or both
         if hypothesis.scope is not None:
-            bits += log2(len(self.axes)) + length.of_interval(self.axes[hypothesis.scope.axis])
+            bits += log2(len(self.axes)) + hypothesis.scope.bits(self.axes[hypothesis.scope.axis])
         return bits
 
 
@@ -112,6 +112,7 @@ class Scene:
         self._pieces: dict[tuple[Writer, Side], Pieces | None] = {}
         self._labels: dict[Side, Labels] = {}
         self._along: dict[Side, Mapping[Axis, Ints]] = {}
+        self._numbers: dict[Side, Ints] = {}
 
     def places(self, geometry: Geometry) -> Places | None:
         """Where a geometry puts the tokens."""
@@ -139,11 +140,17 @@ class Scene:
             assert pieces is not None
             found = labels(pieces)
             block, slot = np.divmod(self.frame.slots, self.frame.layout.block_size)
+            self._numbers[side] = found.token
             self._along[side] = {
                 "token": self.bench.tokens[found.token], "slot": slot[found.token], "block": block[found.token],
                 "head": found.head, "dim": found.dim,
             }  # fmt: skip
         return self._along[side]
+
+    def numbers(self, side: Side, right: Writer) -> Ints:
+        """The place among the bench's tokens of each byte of a strip of that side."""
+        self.along(side, right)
+        return self._numbers[side]
 
     def strips(self, hypothesis: Hypothesis, declared: Hypothesis) -> dict[Side, Strip] | None:
         """What a hypothesis leaves of each side."""

@@ -72,6 +72,11 @@ def _unlike(unlike: NDArray[np.bool_]) -> float:
     return log2(n + 1) + min(choose(n, m), runs * log2(n + 1)) + 8.0 * m
 
 
+def of_some(n: int, m: int) -> float:
+    """Bits to say which m of n."""
+    return log2(n + 1) + choose(n, m)
+
+
 def of_interval(count: int) -> float:
     """Bits to say one interval of places on an axis of so many."""
     return log2(count * (count + 1) / 2) if count else inf

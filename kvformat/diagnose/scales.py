@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from kvformat.diagnose.edits import Edit
-from kvformat.diagnose.fault import CODED, FP8, ROWS, SCALED, Borrow, Fault, Variant
+from kvformat.diagnose.fault import CODED, FP8, INT4, ROWS, SCALED, Borrow, Fault, Variant
 
 _TENSOR = ("fp8_per_tensor",)
 _INT8 = ("int8_per_token_head",)
@@ -216,8 +216,8 @@ FAULTS: tuple[Fault, ...] = (
         "scale",
         "the scale is made of the wrong elements",
         "a reduction over too few lanes, too many heads, or x and not |x|",
-        "NVIDIA/TensorRT-LLM#1557, #2446; nunchux-ai/nunchaku#362",
-        CODED,
+        "NVIDIA/TensorRT-LLM#1557, #2446; nunchux-ai/nunchaku#362; InternLM/lmdeploy#4849",
+        (*CODED, *INT4),
         (
             Variant("the first half of its elements", scope="first half", modes=SCALED),
             Variant("all heads of the token", scope="token", modes=SCALED),
@@ -226,10 +226,29 @@ FAULTS: tuple[Fault, ...] = (
             Variant("all of K, or of V", scope="tensor", modes=ROWS),
             Variant("the whole row", scope="row", modes=_NVFP4),
             Variant("32 elements, not 16", scope="two blocks", modes=_NVFP4),
+            Variant("padding lanes of zeros as well", scope="zero lanes", modes=INT4),
             *map(_signed, ("amax_finite", "amax_number", "amax")),
             Variant("all of K and V together", scope="both tensors", modes=(*_TENSOR, *_NVFP4)),
             Variant("only tokens that have a slot", scope="written tokens", modes=(*_TENSOR, *_NVFP4)),
         ),
+    ),
+    Fault(
+        "inf-in-amax",
+        "scale",
+        "Inf takes part in amax, so everything finite that shares the scale becomes 0",
+        "a reduction that does not leave out what is not finite",
+        "pytorch/ao#4725, sgl-project/sglang#31712",
+        CODED,
+        (Variant("largest |x| that is a number", Edit(words=(("amax_finite", "amax_number"),))),),
+    ),
+    Fault(
+        "nan-in-amax",
+        "scale",
+        "NaN takes part in amax, so everything that shares the scale becomes NaN",
+        "torch.amax hands a NaN on where fmaxf drops it",
+        "pytorch/ao#4725, sgl-project/sglang#31712",
+        FP8,
+        (Variant("NaN where there is one", Edit(then_scale="n_ = any_nan(x)\n{s} = select(n_, nan, {s})")),),
     ),
     Fault(
         "scale-elsewhere",
@@ -241,6 +260,7 @@ FAULTS: tuple[Fault, ...] = (
         (
             Variant("1.0 stored", stored="1", modes=SCALED),
             Variant("any scale stored", stored="?", modes=SCALED),
+            Variant("what the page held before", unwritten="before", unwritten_part="scale", modes=SCALED),
             Variant("per-tensor scale 1.0", tensor="1", modes=(*_TENSOR, *_NVFP4)),
             Variant("another per-tensor scale", tensor="?", modes=_TENSOR),
         ),

@@ -52,6 +52,11 @@ def _sides(scene: Scene) -> Array | None:
     return np.concatenate([each.reshape(scene.groups.shape) for each in both], axis=-1)
 
 
+def _zero_lanes(scene: Scene) -> Array | None:
+    """With lanes that pad a row to a power of two, as a kernel's mask fills them."""
+    return np.concatenate([scene.groups, np.zeros_like(scene.groups[..., :1])], axis=-1)
+
+
 def _head(scene: Scene) -> Array | None:
     return scene.bench.of_heads(scene.side)[:, :, None, :]
 
@@ -68,6 +73,7 @@ SCOPES: Mapping[str, Callable[[Scene], Array | None]] = {
     "two blocks": _two_blocks,
     "token": _token,
     "sides": _sides,
+    "zero lanes": _zero_lanes,
     "head": _head,
     "tensor": _tensor,
 }

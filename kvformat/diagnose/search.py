@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,8 @@ _CLOSE = 24
 _BOUNDED = 8
 #: recipes and geometries besides the declared ones whose pairs with faults are tried where something is left over
 _FURTHER = 3
+#: tokens that are too few to say that a fault of them is none of all
+_FEW = 8
 #: bits that a byte costs which is not explained, about: what orders hypotheses before they are looked at
 _PER_BYTE = 9.0
 
@@ -158,8 +161,23 @@ class _Search:
                 self.verdicts[self.verdicts.index(each)] = better
 
     def _left_over(self) -> bool:
-        """Whether some bits could still be saved."""
-        return min(each.bits for each in self.verdicts) > 3 * MARGIN
+        """Whether two departures together could still save bits.
+
+        Another recipe, or other places, would be those of all tokens: where few have a wrong byte, they are not tried
+        with a fault on top.
+        """
+        return min(each.bits for each in self.verdicts) > 3 * MARGIN and self._widespread
+
+    @cached_property
+    def _widespread(self) -> bool:
+        """Whether more than an eighth of the tokens have a wrong byte by the declared writer, or there are few."""
+        tokens, wrong = len(self.scene.bench.tokens), np.zeros(self.scene.canvas.size, bool)
+        wrong[self.own.wrong] = True
+        hit = np.zeros(tokens, bool)
+        for side, strip in self.base.items():
+            inside = strip.at >= 0
+            hit[self.scene.numbers(side, self.right)[inside & wrong[strip.at]]] = True
+        return tokens < _FEW or int(hit.sum()) * 8 > tokens
 
     def _verdict(self, hypothesis: Hypothesis, *, bounds: bool) -> Verdict | None:
         return judged(self.scene, hypothesis, self.plain, self.kinds, bounds=bounds)
@@ -189,7 +207,8 @@ class _Search:
             if not len(self.own.wrong):
                 return
             fill = commonest(self.scene.canvas.found[self.own.wrong])
-            variant = replace(variant, label=f"each byte is 0x{fill:02X}", fill=fill)
+            of = f" of the {variant.unwritten_part}s" if variant.unwritten_part else ""
+            variant = replace(variant, label=f"each byte{of} is 0x{fill:02X}", fill=fill)
         yield Writer(recipe, fault, variant)
 
     def _fit(self, side: Side, recipe: Recipe) -> np.float32 | None:

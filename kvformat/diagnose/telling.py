@@ -92,7 +92,7 @@ def _is_said(verdict: Verdict, own: Verdict) -> bool:
     if verdict.explained <= verdict.total // 8:
         return False
     hypothesis = verdict.hypothesis
-    unwritten = any(each.variant.unwritten for _, each in hypothesis.writers)
+    unwritten = any(each.variant.unwritten and not each.variant.unwritten_part for _, each in hypothesis.writers)
     to_the_end = hypothesis.scope is None or (hypothesis.scope.axis == "token" and hypothesis.scope.open_ended)
     return verdict.bits + (0 if unwritten and to_the_end else MARGIN) <= own.bits
 

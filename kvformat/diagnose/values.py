@@ -19,7 +19,9 @@ Mask = NDArray[np.bool_]
 def where(mask: Mask, a: Interval, b: Interval) -> Interval:
     """The one interval where the mask holds, the other one elsewhere."""
     low = np.where(mask, a.low, b.low)
-    return points(low) if a.low is a.high and b.low is b.high else Interval(low, np.where(mask, a.high, b.high))
+    if a.low is a.high and b.low is b.high:
+        return points(low)
+    return Interval(low, np.where(mask, a.high, b.high), a.powers and b.powers)
 
 
 def each_end(value: Value, function: Callable[[Array], Array]) -> Value:
@@ -27,7 +29,7 @@ def each_end(value: Value, function: Callable[[Array], Array]) -> Value:
     if isinstance(value, Flag):
         return Flag(function(value.may_fail), function(value.may_hold))
     low = function(value.low)
-    return points(low) if value.low is value.high else Interval(low, function(value.high))
+    return points(low) if value.low is value.high else Interval(low, function(value.high), value.powers)
 
 
 def spread(value: Any, shape: Sequence[int]) -> Any:

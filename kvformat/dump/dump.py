@@ -67,6 +67,8 @@ class Dump:
     sinks: NDArray[Any] | None = None
     #: what of ATTENTION_SETTINGS is known
     attention: Mapping[str, str] = field(default_factory=dict)
+    #: uint8, of the shape of `pages`: what they held before the write
+    pages_before: NDArray[np.uint8] | None = None
 
     @property
     def mode(self) -> str:
@@ -122,16 +124,19 @@ class Dump:
         recipe: str | Recipe | None = None,
         k_scale: ArrayLike | None = None,
         v_scale: ArrayLike | None = None,
+        pages_before: ArrayLike | None = None,
         producer: str = "kvformat",
     ) -> Dump:
         """A dump of arrays at hand, which it shares where it can. value: None for a layout without V.
 
-        Raises InputError where they do not fit together.
+        pages_before: uint8 (num_blocks, page_bytes), what the pages held before the write, by which `diagnose` knows
+        what was not written. Raises InputError where they do not fit together.
         """
         if value is None and "v" not in layout.sides:
             keys = _native("key", key)
             value = np.zeros((*keys.shape[:2], 0), keys.dtype)
-        given = dict(zip(TENSORS, (key, value, slot_mapping, pages, k_scale, v_scale), strict=True))
+        arrays = (key, value, slot_mapping, pages, k_scale, v_scale, pages_before)
+        given = dict(zip(TENSORS, arrays, strict=True))
         tensors = {name: _native(name, array) for name, array in given.items() if array is not None}
         _check_shapes(tensors)
         return _assemble(tensors, layout, recipe, producer)
@@ -182,7 +187,8 @@ class Dump:
     def _metadata(self) -> dict[str, str]:
         named = self.recipe if self.recipe is None or isinstance(self.recipe, str) else self.recipe.name
         fp8 = self.output is not None and self.output.dtype.itemsize == 1
-        newer = fp8 or self.lse is not None or self.sinks is not None or any(map(self.attention.get, NEWER_SETTINGS))
+        tensors = (self.pages_before, self.lse, self.sinks)
+        newer = fp8 or any(each is not None for each in tensors) or any(map(self.attention.get, NEWER_SETTINGS))
         version = {"kvformat_dump": NEWER} if newer else {}
         return metadata_of(self.layout, named, self.producer) | version | dict(self.attention)
 
@@ -255,6 +261,7 @@ def _assemble(tensors: Mapping[str, NDArray[Any]], layout: Layout, recipe: str |
         k_scale=_scale("k_scale", tensors.get("k_scale"), mode),
         v_scale=_scale("v_scale", tensors.get("v_scale"), mode),
         producer=producer,
+        pages_before=tensors.get("pages_before"),
     )
 
 
@@ -285,6 +292,10 @@ def _check_shapes(tensors: Mapping[str, NDArray[Any]]) -> None:
     if pages.dtype != np.uint8 or pages.ndim != 2 or not pages.size:
         found = f"{pages.dtype.name} of shape {_shape(pages.shape)}"
         raise InputError(f"pages is {found}; it must be uint8 of shape (num_blocks, page_bytes), not empty")
+    before = tensors.get("pages_before")
+    if before is not None and (before.dtype, before.shape) != (pages.dtype, pages.shape):
+        found = f"{before.dtype.name} of shape {_shape(before.shape)}"
+        raise InputError(f"pages_before is {found}; it must be as pages, uint8 of shape {_shape(pages.shape)}")
 
 
 def _scale(name: str, array: NDArray[Any] | None, mode: Mode) -> np.float32 | None:

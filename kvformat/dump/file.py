@@ -22,12 +22,13 @@ if TYPE_CHECKING:
     from kvformat.layouts import Layout
 
 VERSION = "1"
-#: that of a dump with what version 1 cannot say: `lse`, `sinks`, an output in FP8, NEWER_SETTINGS
+#: that of a dump with what version 1 cannot say: `pages_before`, `lse`, `sinks`, an output in FP8, NEWER_SETTINGS
 NEWER = "2"
 #: dtypes of key and value, by the names that messages use
 INPUT_DTYPES = {np.dtype(t).name: np.dtype(t) for t in (np.float32, np.float16, ml_dtypes.bfloat16)}
 OPTIONAL_TENSORS = ("k_scale", "v_scale")
-TENSORS = ("key", "value", "slot_mapping", "pages", "k_scale", "v_scale")
+#: `pages_before`: what the pages held before the write, of the shape of `pages`
+TENSORS = ("key", "value", "slot_mapping", "pages", "k_scale", "v_scale", "pages_before")
 #: a kernel's attention: `check` judges `output` by what the pages hold; one without the other is refused
 ATTENTION_TENSORS = ("query", "output")
 #: beside them: the log of the sum of exponentials (queries, q_heads), and a sink logit per query head (q_heads)
@@ -37,6 +38,8 @@ NEWER_SETTINGS = ("probabilities", "output_scale", "lse_base", "probe")
 ATTENTION_SETTINGS = ("softmax_scale", "window", "accumulate", "operands", *NEWER_SETTINGS)
 _FILE_DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "U8": np.uint8,
                 "I64": np.int64, "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2}  # fmt: skip
+_KINDS = {"pages": ("U8",), "pages_before": ("U8",), "slot_mapping": ("I64",), "k_scale": ("F32",),
+          "v_scale": ("F32",)}  # fmt: skip
 #: of any tensor here; NumPy ends at 64
 _MOST_DIMS = 8
 _SIZES = ("block_size", "num_kv_heads", "head_size", "head_size_v")
@@ -126,7 +129,7 @@ def _map(path: Path, kinds: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[s
     header = json.loads(mapped[8:start].tobytes())
     tensors = {}
     for name, (kind, shape) in kinds.items():
-        expected = {"pages": ("U8",), "slot_mapping": ("I64",), "k_scale": ("F32",), "v_scale": ("F32",)}.get(name)
+        expected = _KINDS.get(name)
         if kind not in (expected or _FILE_DTYPES):
             right = ", ".join(np.dtype(_FILE_DTYPES[k]).name for k in expected) if expected else ", ".join(INPUT_DTYPES)
             raise InputError(f"{name} is stored as {kind}; it must be {right}")

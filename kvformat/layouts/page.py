@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Literal
 
@@ -108,6 +109,13 @@ class Layout:
 
     def segments(self, side: Side) -> tuple[Segment, ...]:
         """A side's rows by recipe, in the order of the dims: more than one where the format changes along a head."""
+        return self._segments[side]
+
+    @cached_property
+    def _segments(self) -> dict[Side, tuple[Segment, ...]]:
+        return {side: self._segments_of(side) for side in SIDES}
+
+    def _segments_of(self, side: Side) -> tuple[Segment, ...]:
         held = [region for region in self.regions if region.side == side]
         codes = [region for region in held if region.part == "code"]
         found = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -78,9 +79,14 @@ def points(values: Array) -> Interval:
 
 def _operand(text: str, values: Mapping[str, Value], dtype: Any) -> Value:
     if text not in values and is_constant(text):
-        return points(np.full((1, 1, 1), dtype(text)))
+        return _constant(text, dtype)
     value = values[text]
     return value if isinstance(value, Flag) else _typed(value, dtype)
+
+
+@cache
+def _constant(text: str, dtype: Any) -> Interval:
+    return points(np.full((1, 1, 1), dtype(text)))
 
 
 def _typed(value: Interval, dtype: Any) -> Interval:
@@ -154,7 +160,14 @@ def holds(level: Level, found: Array, allowed: Interval) -> NDArray[np.bool_]:
 
 def _keys(codes: Array, fmt: ElementFormat) -> NDArray[np.int64]:
     """Codes as integers in the order of their values, -0 directly below +0."""
-    patterns = codes.astype(np.int64) & (fmt.codes - 1)
+    keys: NDArray[np.int64] = _key_table(fmt)[codes.astype(np.uint8, copy=False)]
+    return keys
+
+
+@cache
+def _key_table(fmt: ElementFormat) -> NDArray[np.int64]:
+    """Keys by all the patterns of a byte; bits beyond a code's count for nothing."""
+    patterns = np.arange(256) & (fmt.codes - 1)
     if not fmt.sign_bit:  # codes without a sign ascend as they are, and so do those of a codebook
         return patterns
     negative = patterns >= fmt.sign_bit
@@ -179,18 +192,25 @@ def encoded(operation: Operation, value: Value) -> Interval:
 def patterns(keys: Value, fmt: ElementFormat) -> NDArray[np.uint8]:
     """The codes, as unsigned patterns, of keys that are points."""
     assert isinstance(keys, Interval)
-    order = np.argsort(_keys(np.arange(fmt.codes, dtype=np.uint8), fmt), kind="stable").astype(np.uint8)
-    codes: NDArray[np.uint8] = order[keys.low - _keys(order[:1], fmt)[0]]
+    order, first = _in_order(fmt)
+    codes: NDArray[np.uint8] = order[keys.low - first]
     return codes
 
 
 def decoded(keys: Value, fmt: ElementFormat) -> Interval:
     """The values of an interval of keys."""
     assert isinstance(keys, Interval)
-    order = np.argsort(_keys(np.arange(fmt.codes, dtype=np.uint8), fmt), kind="stable")
-    first = _keys(order[:1].astype(np.uint8), fmt)[0]
+    order, first = _in_order(fmt)
     values = fmt.values()[order]
     return _each_end(lambda end: values[end - first], keys)
+
+
+@cache
+def _in_order(fmt: ElementFormat) -> tuple[NDArray[np.uint8], int]:
+    """The codes of a format in the order of their keys, and the first of these."""
+    codes = np.arange(fmt.codes, dtype=np.uint8)
+    keys = _keys(codes, fmt)
+    return codes[np.argsort(keys, kind="stable")], int(keys.min())
 
 
 def codes_inside(found: Array, fmt: ElementFormat, allowed: Value) -> NDArray[np.bool_]:

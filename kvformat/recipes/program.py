@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import count
 from textwrap import dedent
 from typing import Literal
@@ -53,6 +54,13 @@ class Program:
     precision: str = "float32"
     #: the text as it was written, calls nested; two programs are equal if their operations are
     text: str = field(default="", compare=False, repr=False)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.operations, self.precision))
 
     @classmethod
     def parse(cls, text: str, precision: str = "float32") -> Program:
@@ -241,6 +249,9 @@ class Level:
     after: bool = False
     sums: Program = NOTHING
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.store, self.program))
+
     def settled(self, trial: str) -> Level:
         """The level with one of its trials."""
         program, error = (each.with_constant("trial", trial) for each in (self.program, self.error))
@@ -290,6 +301,10 @@ class Recipe:
     prepare: tuple[RowStep, ...] = ()
     #: a flag that a program of the group computes: where it holds, the library leaves the codes as they were
     undefined: str = ""
+
+    def __hash__(self) -> int:
+        # equal recipes have an equal one; that of all operations takes longer than what is looked up by it
+        return hash((self.name, self.element))
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name.strip()) <= 100 or not self.name.isprintable():
@@ -358,7 +373,7 @@ class Recipe:
             for trial in inner.trials
         )
 
-    @property
+    @cached_property
     def share(self) -> Granularity | None:
         """What shares the finest parameters; None where there are none, or all are shared by whole rows."""
         if not self.levels or all(level.granularity.of_rows and not level.granularity.within_row
@@ -366,12 +381,12 @@ class Recipe:
             return None
         return self.levels[-1].granularity
 
-    @property
+    @cached_property
     def outer(self) -> tuple[Level, ...]:
         """The levels whose parameters are shared by several groups, outermost first."""
         return tuple(level for level in self.levels if level.granularity != self.share)
 
-    @property
+    @cached_property
     def group(self) -> tuple[Level, ...]:
         """The levels that share the finest groups, and from which codes are made."""
         return tuple(level for level in self.levels if level.granularity == self.share and not level.after)
@@ -381,7 +396,7 @@ class Recipe:
         """The levels that are computed from the codes."""
         return tuple(level for level in self.levels if level.after)
 
-    @property
+    @cached_property
     def inner(self) -> Level | None:
         """The first level of the finest groups, if there are such."""
         return self.group[0] if self.group else None

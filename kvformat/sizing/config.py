@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kvformat.errors import InputError
+from kvformat.files import regular
 from kvformat.sizing import keys
 from kvformat.sizing.plan import Layers, Model
 
@@ -29,7 +30,7 @@ _Config = Mapping[str, Any]
 def load_config(path: str | Path) -> Model:
     """The model of a config.json, or of the one in a directory. Raises InputError, naming the file, for others."""
     file = Path(path)
-    file = file / "config.json" if file.is_dir() else file
+    file = regular(file / "config.json" if file.is_dir() else file)  # a pipe would be waited for
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -88,10 +89,20 @@ def dump(
     k_scale: Scale = None,
     v_scale: Scale = None,
     producer: str = "kvformat.torch",
+    kv_cache_before: Cache | None = None,
     **options: Any,
 ) -> None:
-    """Write the tensors as a dump that `kvformat check` judges anywhere; arguments as in `assert_pages`."""
-    _dump(key, value, kv_cache, slot_mapping, layout, mode, recipe, k_scale, v_scale, producer, options).save(path)
+    """Write the tensors as a dump that `kvformat check` judges anywhere; arguments as in `assert_pages`.
+
+    kv_cache_before: a clone of the cache from before the write, by which `diagnose` knows what was not written.
+    """
+    made = _dump(key, value, kv_cache, slot_mapping, layout, mode, recipe, k_scale, v_scale, producer, options)
+    if kv_cache_before is not None:
+        before = _pages(kv_cache_before, made.layout)
+        if before.shape != made.pages.shape:
+            raise InputError(f"kv_cache_before has pages {before.shape}; those of kv_cache are {made.pages.shape}")
+        made = replace(made, pages_before=before)
+    made.save(path)
 
 
 def _dump(
@@ -108,7 +119,7 @@ def _dump(
     return Dump.from_arrays(
         arrays.copied(key[: len(slots)]),
         arrays.copied(value[: len(slots)]),
-        np.ascontiguousarray(arrays.copied(to_pages(kv_cache, made))),
+        _pages(kv_cache, made),
         slots,
         layout=made,
         recipe=recipe,
@@ -116,6 +127,10 @@ def _dump(
         v_scale=_number(v_scale),
         producer=producer,
     )
+
+
+def _pages(kv_cache: Cache, layout: Layout) -> np.ndarray[Any, Any]:
+    return np.ascontiguousarray(arrays.copied(to_pages(kv_cache, layout)))
 
 
 def _number(scale: Scale) -> np.float32 | None:

@@ -72,54 +72,55 @@ def ratios(case):
     mask = Mask(window=case.window) if case.window else CAUSAL
     right = allowed(query, key, value, mask, 0.25, kernel, sinks)
     seen = mask.visible(1, case.tokens)[0]
-    found = {"judged output": 0.0, "judged log-sum-exp": 0.0}
-    for head in range(2):
-        sink = None if sinks is None else sinks[head]
-        for dim in range(2):
-            for sign in (1, -1):
-                numbers = (query[0, head], key[seen, 0], value[seen, 0, dim], sink)
-                output, lse = worst(*numbers, kernel, sign, case.part, case.tokens)
-                error = abs(output - right.exact.output[head, 0, dim])
-                found["judged output"] = max(found["judged output"], _over(error, right.bound[head, 0, dim]))
-                error = abs(lse - right.exact.lse[head, 0])
-                found["judged log-sum-exp"] = max(found["judged log-sum-exp"], _over(error, right.lse_bound[head, 0]))
-    return found
+    # all of (head, dim, sign) at once
+    heads, dims, signs = (each.reshape(-1) for each in np.meshgrid([0, 1], [0, 1], [1, -1], indexing="ij"))
+    sink = np.full(len(heads), -np.inf) if sinks is None else sinks[heads]
+    numbers = (query[0, heads], key[seen, 0], value[seen, 0].T[dims], sink)
+    output, lse = worst(*numbers, kernel, signs, case.part, case.tokens)
+    exact = right.exact
+    return {
+        "judged output": _over(np.abs(output - exact.output[heads, 0, dims]), right.bound[heads, 0, dims]),
+        "judged log-sum-exp": _over(np.abs(lse - exact.lse[heads, 0]), right.lse_bound[heads, 0]),
+    }
 
 
 def _over(error, bound):
-    return max(0.0, error - FLOAT64 * min(1.0, bound * 1e6)) / bound
+    return float((np.maximum(0.0, error - FLOAT64 * np.minimum(1.0, bound * 1e6)) / bound).max())
 
 
-def worst(query, key, value, sink, kernel, sign, part, keys):
-    """One output channel and the log-sum-exp, each rounding at `part` of its end, signed to move the output by sign."""
+def worst(query, key, value, sink, kernel, signs, part, keys):
+    """Outputs of some channels and their log-sum-exp, each rounding at `part` of its end, so that the output moves.
+
+    query: (channels, dims); key: (keys, dims); value: (channels, keys); sink: (channels,), -inf for none; signs:
+    (channels,), the way each output is moved.
+    """
     u, tiles, p_format = kernel.accumulator, kernel.tiles, kernel.probabilities
-    logits = 0.25 * key @ query
-    top = max(logits.max(), -np.inf if sink is None else sink)
+    sign = signs[:, None]
+    logits = 0.25 * query @ key.T
+    top = np.maximum(logits.max(axis=1), sink)[:, None]
     weights = np.exp(logits - top)
-    sink_weight = 0.0 if sink is None else np.exp(sink - top)
-    right = (weights * value).sum() / (weights.sum() + sink_weight)
-    away = np.where(value >= right, sign, -sign)[:, None] * part
+    sink_weight = np.exp(sink[:, None] - top)
+    right = (weights * value).sum(axis=1, keepdims=True) / (weights.sum(axis=1, keepdims=True) + sink_weight)
+    away = np.where(value >= right, sign, -sign) * part
     # a kernel's own numbers: K rounded, products and their sum, the difference, the exponential
-    rounded = key + away * np.sign(query) * (tiles.unit * np.abs(key) + tiles.tiny)
-    products = rounded * query * np.exp(away * np.sign(rounded * query) * (len(query) + 3) * np.log1p(u.unit))
-    moved = 0.25 * products.sum(axis=1)
-    moved = moved + away[:, 0] * 2.9 * u.unit * (top - logits)
-    weights = np.exp(moved - top) * (1 + away[:, 0] * EXPONENTIAL * 0.99)
-    if sink is not None:
-        from_sink = (-sign if right > 0 else sign) * part
-        sink_weight *= 1 + from_sink * EXPONENTIAL * 0.99
+    q, by_dim = query[:, None], away[..., None]
+    rounded = key + by_dim * np.sign(q) * (tiles.unit * np.abs(key) + tiles.tiny)
+    products = rounded * q * np.exp(by_dim * np.sign(rounded * q) * (query.shape[1] + 3) * np.log1p(u.unit))
+    moved = 0.25 * products.sum(axis=2)
+    moved = moved + away * 2.9 * u.unit * (top - logits)
+    weights = np.exp(moved - top) * (1 + away * EXPONENTIAL * 0.99)
+    sink_weight = sink_weight * (1 + np.where(right > 0, -sign, sign) * part * EXPONENTIAL * 0.99)
     toward = np.where(value > 0, sign, -sign) * part
     stored = weights * (1 + toward * p_format.unit)
-    if kernel.probabilities.tiny:  # below half the smallest subnormal a number is lost, above it is off by that
-        largest = max(weights.max(), sink_weight)
+    if p_format.tiny:  # below half the smallest subnormal a number is lost, above it is off by that
+        largest = np.maximum(weights.max(axis=1, keepdims=True), sink_weight)
         lost = np.minimum(weights / largest, p_format.unit * weights / largest + p_format.tiny) * largest
         stored = weights + toward * lost
     v = value * (1 + np.sign(value) * toward * tiles.unit) + sign * part * tiles.tiny
     count = 2 * keys + 8
-    factor = np.exp(toward * count * np.log1p(u.unit) * 0.99)
-    above = (stored * v * factor).sum()
-    total = weights.sum() + sink_weight
-    below = total * np.exp((-sign if above > 0 else sign) * part * count * np.log1p(u.unit) * 0.99)
+    above = (stored * v * np.exp(toward * count * np.log1p(u.unit) * 0.99)).sum(axis=1)
+    total = weights.sum(axis=1) + sink_weight[:, 0]
+    below = total * np.exp(np.where(above > 0, -signs, signs) * part * count * np.log1p(u.unit) * 0.99)
     output = above / below
-    output = output + sign * part * (kernel.output.unit * abs(output) + kernel.output.tiny * 0.99)
-    return output, np.log(total * np.exp(sign * part * (keys + 8) * np.log1p(u.unit) * 0.99)) + top
+    output = output + signs * part * (kernel.output.unit * np.abs(output) + kernel.output.tiny * 0.99)
+    return output, np.log(total * np.exp(signs * part * (keys + 8) * np.log1p(u.unit) * 0.99)) + top[:, 0]

@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 
 from kvformat import Dump, InputError, PagedCache, check
+from kvformat.attention.definition import CAUSAL
+from kvformat.attention.exact import DISTANCE, right_row
 from kvformat.attention.probes import attention_probe, patterns
+from kvformat.attention.rounding import Kernel, allowed
+from kvformat.attention.wrong import WRONG as SET
+from kvformat.attention.wrong import Work
 from kvformat.modes import MODES
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -138,23 +143,113 @@ def test_a_sink_is_counted_once(times, status):
     assert judged(dump, kernel(dump, sinks=times)).status == status
 
 
-def test_every_element_of_v_is_reached():
+def reached(dump):
+    """What the rows of a probe reach, of each (token, kv head): V, K by dim, and of each head the dims of distances."""
+    key, value = (x[:, :: dump.query.shape[1] // dump.layout.num_kv_heads] for x in stored(dump))
+    tokens, heads, dims = key.shape
+    of_v, of_k = np.zeros((tokens, heads), bool), np.zeros((tokens, heads, dims), bool)
+    distant = np.zeros((heads, dims))
+    query, scale = dump.query.astype(np.float64), dims**-0.5
+    for row, asked in np.ndindex(query.shape[:2]):
+        own = asked // (query.shape[1] // heads)
+        asks, keys = query[row, asked], key[: row + 1, own].astype(np.float64)
+        kind, _ = right_row(asks, keys, value[: row + 1, own].astype(np.float64), scale, None)
+        best = np.argsort(keys @ asks)[::-1]
+        above = best[: 1 if kind == "one-hot" else 2]
+        of_v[above, own] = True
+        if kind == "equal pair":
+            of_k[above, own] |= asks != 0
+        if kind == "known distance":
+            distant[own] = np.maximum(distant[own], asks * (keys[best[0]] - keys[best[1]]) * scale)
+    return of_v, of_k, distant
+
+
+@pytest.mark.parametrize("group", [3, 4])
+def test_every_key_value_and_scale_is_reached_and_every_dim_has_a_part_in_a_distance(group):
+    # one V row holds its scale, one K row too; an equal pair sees one code of K in each dim that it asks about
+    of_v, of_k, distant = reached(probe(group=group, num_kv_heads=1))
+    assert of_v.all()
+    assert of_k.all()
+    assert (distant > DISTANCE / 5).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head_size", [64, 128])
+@pytest.mark.parametrize("mode", ["int8_per_token_head", "nvfp4"])
+def test_every_key_value_scale_and_dim_of_real_head_sizes_is_reached(mode, head_size):
+    of_v, of_k, distant = reached(attention_probe(mode, num_kv_heads=1, group=4, head_size=head_size))
+    assert of_v.all()
+    assert of_k.all()
+    assert (distant > DISTANCE / 5).all()
+
+
+@pytest.mark.parametrize("dim", [0, 13])
+def test_a_dim_left_out_for_all_keys_is_seen(dim):
     dump = probe()
-    right = kernel(dump)
-    for token in range(0, 64, 21):
-        changed = kernel(dump, value=lambda x, t=token: np.where(np.arange(len(x))[:, None, None] == t, -x - 1, x))
-        differ = changed.astype(BFLOAT16) != right.astype(BFLOAT16)
-        assert differ.any(axis=0).reshape(HEADS, GROUP, 32).any(axis=1).all(), token
+    query = np.where(np.arange(32) == dim, 0, dump.query.astype(np.float32))
+    assert judged(dump, kernel(dump, query=query)).status == 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("head_size", [64, 128])
 @pytest.mark.parametrize("mode", MODES)
-def test_probes_of_real_head_sizes_are_exact(mode, head_size):
-    dump = attention_probe(mode, num_kv_heads=1, group=3, head_size=head_size)
-    report = judged(dump, kernel(dump, p=BFLOAT16))
-    assert report.status == 0, str(report)
+def test_right_kernels_pass_and_wrong_ones_do_not_at_real_head_sizes(mode, head_size):
+    dump = attention_probe(mode, num_kv_heads=2, group=3, head_size=head_size)
+    for how in ({"p": BFLOAT16, "operands": BFLOAT16}, {"splits": 5}):
+        report = judged(dump, kernel(dump, **how))
+        assert report.status == 0, str(report)
     assert {k for k, n in report.attention.exact.items() if n} == {"one-hot", "equal pair", "known distance"}
+    for fault, wrong in WRONG.items():
+        if "code" not in fault or mode == "int8_per_token_head":  # a step of int8
+            assert judged(dump, wrong(dump)).status == 1, fault
+    for dim in range(0, head_size, 7):
+        query = np.where(np.arange(head_size) == dim, 0, dump.query.astype(np.float32))
+        assert judged(dump, kernel(dump, query=query)).status == 1, dim
+
+
+def seen_of_the_set(dump):
+    """The wrong kernels of the set that a probe does not catch, run on all of its rows."""
+    key, value = (x[:, :: dump.query.shape[1] // dump.layout.num_kv_heads].astype(np.float64) for x in stored(dump))
+    query, scale = dump.query.astype(np.float64), dump.layout.head_size**-0.5
+    sinks = None if dump.sinks is None else dump.sinks.astype(np.float64)
+    kernel_of = Kernel.of({}, "bfloat16", "bfloat16")
+    work = Work(query, key, value, scale, 16, sinks, allowed(query, key, value, CAUSAL, scale, kernel_of, sinks))
+    chosen = [wrong for wrong in SET if not wrong.sinks or sinks is not None]
+    return [w.id for w in chosen if judged(dump, w.run(work)[0].transpose(1, 0, 2)).status == 0]
+
+
+@pytest.mark.parametrize("sinks", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_every_wrong_kernel_of_the_set_is_caught(sinks):
+    assert seen_of_the_set(probe(sinks=sinks)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head_size", [64, 128])
+def test_every_wrong_kernel_of_the_set_is_caught_at_real_head_sizes(head_size):
+    assert seen_of_the_set(attention_probe("fp8_per_token_head", num_kv_heads=2, group=4, head_size=head_size)) == []
+
+
+def online(dump, tile=16):
+    """Attention in one pass over tiles: the maximum so far, and sums that are scaled when it rises."""
+    k, v = stored(dump)
+    q, scale = dump.query.astype(np.float32), np.float32(dump.layout.head_size**-0.5)
+    top = np.full((q.shape[1], len(q), 1), -np.inf, np.float32)
+    total, mixed = np.zeros_like(top), np.zeros((q.shape[1], len(q), v.shape[2]), np.float32)
+    for start in range(0, len(k), tile):
+        logits = np.einsum("qhd,khd->hqk", q, k[start : start + tile]).astype(np.float32) * scale
+        seen = np.arange(len(k))[None, start : start + tile] <= np.arange(len(q))[:, None]
+        logits = np.where(seen, logits, np.float32(-np.inf))
+        new = np.maximum(top, logits.max(axis=2, keepdims=True))
+        factor, weights = np.exp(top - new), np.exp(logits - new)
+        total = total * factor + weights.sum(axis=2, keepdims=True)
+        mixed = mixed * factor + np.einsum("hqk,khd->hqd", weights, v[start : start + tile])
+        top = new
+    return (mixed / total).transpose(1, 0, 2)
+
+
+def test_an_online_softmax_passes_bit_for_bit():
+    dump = probe()
+    assert judged(dump, online(dump)).status == 0
 
 
 def test_a_float16_accumulator_has_one_hot_rows_alone():

@@ -193,3 +193,97 @@ def test_every_kind_of_layout_is_diagnosed(name, mode, sizes):
     assert headline(diagnose(dump)).startswith("as declared, except byte 77 of block 0")
     dump.pages[:] = 0
     assert diagnose(dump).explanations[0].faults == ("never-written",)
+
+
+def test_an_approximate_power_of_two_is_one_of_two_numbers_here_too():
+    dump = cached("fp8_ds_mla", name="vllm-0.33-mla", block=64, tokens=4)
+    region = next(each for each in dump.layout.regions if each.part == "scale" and each.bits == 32)
+    at = int(region.address(0, 0, 0)) // 8
+    right = dump.pages[0, at : at + 4].view(np.float32)[0]
+    assert diagnose(dump).ok
+    for factor in (1.1, 1.5, 1.99):
+        dump.pages[0, at : at + 4] = np.frombuffer(F32(right * F32(factor)).tobytes(), np.uint8)
+        assert diagnose(dump).own.wrong > 0, factor
+
+
+# --- what the pages held before ---------------------------------------------------------------------------------------
+
+
+def before(dump, seed=9):
+    return np.random.default_rng(seed).integers(0, 256, dump.pages.shape).astype(np.uint8)
+
+
+def test_pages_that_hold_what_they_held_before_were_never_written(tmp_path):
+    dump = int8_dump()
+    old = before(dump)
+    dump = replace(dump, pages=old.copy(), pages_before=old)
+    first = diagnose(dump).explanations[0]
+    assert (first.complete, first.faults, first.first.variants) == (
+        True, ("never-written",), ("what the pages held before",),
+    )  # fmt: skip
+    dump.save(tmp_path / "d.safetensors")
+    assert diagnose(Dump.load(tmp_path / "d.safetensors")).explanations[0].first == first.first
+
+
+def test_pages_that_were_written_up_to_a_token_hold_the_rest_as_before():
+    dump = int8_dump()
+    old = before(dump)
+    dump.pages.reshape(48, -1)[23:] = old.reshape(48, -1)[23:]
+    first = diagnose(replace(dump, pages_before=old)).explanations[0]
+    assert (first.complete, first.faults, first.first.scope) == (True, ("never-written",), "tokens 23..39")
+
+
+def test_scales_that_stay_from_before_are_named_beside_right_codes():
+    dump = int8_dump()
+    old = before(dump)
+    region = next(each for each in dump.layout.regions if (each.side, each.part) == ("k", "scale"))
+    for slot in range(dump.layout.block_size):
+        for head in range(4):
+            at = int(region.address(slot, head, 0)) // 8
+            dump.pages[:, at : at + 4] = old[:, at : at + 4]
+    first = diagnose(replace(dump, pages_before=old)).explanations[0]
+    assert (first.complete, first.faults, first.first.sides) == (True, ("scale-elsewhere",), ("k",))
+    assert first.first.variants == ("what the page held before",)
+
+
+def test_codes_of_zeros_under_right_scales_are_named():
+    dump = int8_dump()
+    for region in dump.layout.regions:
+        if region.part == "code":
+            for slot in range(dump.layout.block_size):
+                for head in range(4):
+                    at = int(region.address(slot, head, 0)) // 8
+                    dump.pages[:, at : at + 32] = 0
+    first = diagnose(dump).explanations[0]
+    assert (first.complete, first.faults) == (True, ("never-written",))
+    assert first.first.variants == ("each byte of the codes is 0x00",)
+
+
+def test_padding_lanes_of_zeros_in_minimum_and_maximum_are_named():
+    # rows above 0, whose minimum is that of the padding: w = max / 15, zero point 0, codes round(x / w)
+    from kvformat.recipes.catalogue import recipe
+    from kvformat.recipes.rows import prepared
+
+    dump = cached("int4_per_token_head", num_kv_heads=2, head_size=64, tokens=20)
+    steps = recipe(dump.recipe).for_input("float32").prepare
+    turn = prepared(steps, np.eye(64, dtype=F32)[:, None]).reshape(64, 64).astype(np.float64)
+    sides = []
+    for side, seed in (("k", 1), ("v", 2)):
+        wanted = np.random.default_rng(seed).uniform(3, 5, (20, 2, 64))
+        x = (wanted @ np.linalg.inv(turn)).astype(F32)
+        turned = prepared(steps, x).astype(F32)
+        assert (turned > 1).all()
+        w = turned.max(axis=2, keepdims=True) * (F32(1) / F32(15))
+        stored = (w.view(np.uint32) & ~np.uint32(15)).view(F32)
+        q = (turned.astype(np.float64) * (F32(1) / w)).astype(F32)
+        codes = np.trunc(q + F32(0.5)).clip(0, 15).astype(np.uint8)
+        for token, head in np.ndindex(20, 2):
+            block, slot = divmod(token, 16)
+            at = dump.layout.locate(side=side, slot=slot, head=head, dim=0).byte
+            dump.pages[block, at : at + 32] = codes[token, head, 0::2] | codes[token, head, 1::2] << 4
+            at = dump.layout.locate(side=side, slot=slot, head=head, dim=0, part="scale").byte
+            dump.pages[block, at : at + 4] = stored[token, head].view(np.uint8)
+        sides.append(x)
+    first = diagnose(replace(dump, key=sides[0], value=sides[1])).explanations[0]
+    assert (first.complete, first.faults) == (True, ("amax-scope",))
+    assert first.first.variants == ("padding lanes of zeros as well",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache as cached
 
@@ -12,6 +13,8 @@ import kvformat as kvf
 from kvformat import cache
 from kvformat.data import sample
 from kvformat.layouts import LAYOUTS
+from kvformat.lint.rules import RULES
+from kvformat.lint.traits import traits
 from kvformat.recipes import plain
 from kvformat.recipes.catalogue import names
 from tests.verify.profiles import PROFILES, key_value
@@ -153,3 +156,38 @@ def caches(mode, pages, seed=0, *, engine=False) -> Iterator[tuple[str, dict, np
             recipe, made, *sides, slots, blocks
         )  # fmt: skip
         count += blocks
+
+
+class Rates:
+    """What `lint` says of right caches: by rule, how many it looks at and in how many of them it finds something."""
+
+    def __init__(self) -> None:
+        self.pages = self.caches = self.blank = 0
+        self.judged: Counter[str] = Counter()
+        self.alarms: Counter[str] = Counter()
+        self.found: list[str] = []
+
+    def add(self, what, told, right):
+        """Lint one right cache."""
+        self.pages += len(right)
+        self.caches += 1
+        try:
+            report = kvf.lint(right, **told)
+        except kvf.InputError as error:  # a page of one byte alone looks like one that was never written
+            if "nothing to judge" not in str(error):
+                self.found.append(f"{what}: {error}")
+            self.blank += 1
+            return
+        how = traits(kvf.recipe(told["recipe"]))
+        self.judged.update(rule.id for rule in RULES.values() if rule.applies(how))
+        self.alarms.update(report.counts.keys())
+        if not report.ok:
+            self.found.append(f"{what}: {report.findings[0]}")
+
+
+def rates(mode, pages, **options) -> Rates:
+    """The rates of a mode on so many right pages."""
+    made = Rates()
+    for each in caches(mode, pages, **options):
+        made.add(*each)
+    return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -317,3 +318,9 @@ def test_a_file_that_is_no_configuration_is_one_line_that_names_it(tmp_path, tex
         load_config(path)
     assert str(error.value).startswith(f"{path}: ")
     assert "\n" not in str(error.value)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(InputError, match="is a pipe or a device"):
+        load_config(tmp_path)

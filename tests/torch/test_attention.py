@@ -188,3 +188,30 @@ def test_the_cpu_operator_is_float64_attention():
         _, wanted, log_sum = exact(case.query[sequence, head].double().numpy(), key, value, case.tau)
         assert np.abs(out[sequence, head].numpy() - wanted).max() < 2.0**-23 * np.abs(wanted).max()
         assert abs(lse[sequence, head].item() - log_sum) < 2.0**-22 * abs(log_sum)
+
+
+@pytest.mark.slow
+def test_the_rows_of_an_exact_probe_are_right_bit_for_bit():
+    from dataclasses import replace
+
+    from kvformat.attention.probes import attention_probe
+    from tests.attention.test_probes import kernel
+
+    mode, dims = "int8_per_token_head", 64
+    dump = attention_probe(mode, num_kv_heads=HEADS, group=3, head_size=dims, order="HND", block_size=BLOCK_SIZE)
+    rows = np.linspace(0, dump.tokens - 1, 8).astype(np.int64)
+    made = kvf.layout("vllm-0.33", mode=mode, block_size=BLOCK_SIZE, num_kv_heads=HEADS, head_size=dims, order="HND")
+    blocks = -(-dump.tokens // BLOCK_SIZE)
+    pages = torch.zeros(blocks, made.page_bytes, dtype=torch.uint8)
+    key, value, query = (torch.from_numpy(x.astype(np.float32)) for x in (dump.key, dump.value, dump.query[rows]))
+    kvt.write_pages(
+        key, value, pages, torch.arange(dump.tokens), None, None, "vllm-0.33", mode, "HND", BLOCK_SIZE, dims, mode
+    )  # fmt: skip
+    tables, errors = torch.arange(blocks).repeat(len(rows), 1), torch.zeros(1, dtype=torch.int64)
+    out = attention.attend(
+        made, query, pages, tables, torch.from_numpy(rows + 1), kvf.recipe(mode), (None, None), errors, dims**-0.5, 2
+    )  # fmt: skip
+    found = kernel(dump)
+    found[rows] = out.numpy()
+    report = kvf.check(replace(dump, output=found))
+    assert report.status == 0, str(report)

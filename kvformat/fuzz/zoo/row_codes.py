@@ -179,7 +179,7 @@ class SmallCodesFlushed(Rows):
 class TopBinadeLost(Rows):
     """All of the top binade is taken for overflow: 256 becomes 448."""
 
-    fault, source = "overflow-test", "tile-ai/tilelang-metax#140"
+    fault, source = "top-binade", "tile-ai/tilelang-metax#140"
     modes = FP8
 
     def fp8(self, q: Array) -> Array:
@@ -211,7 +211,7 @@ class StoredAsFnuz(Rows):
 class NothingStored(Rows):
     """On a chip without the instruction an assert is compiled out, and zeros are returned."""
 
-    fault, source = "zero-output", "NVIDIA/TransformerEngine#3281"
+    fault, source = "never-written", "NVIDIA/TransformerEngine#3281"
 
     def encode(self, q: Array) -> Array:
         return np.zeros_like(super().encode(q))
