@@ -134,9 +134,9 @@ def _value_scale(factor: float) -> Callable[[Work], Made]:
 def _base_two(work: Work) -> Made:
     count = work.seen.sum(axis=1, keepdims=True)
     older = _rank(work) >= (count + 1) // 2
-    if not older.any(axis=1).all():
-        return work.right.exact.output, None  # one key: nothing to merge
-    halves = [np.where(half & work.seen, work.right.exact.logits, -np.inf) for half in (older, ~older)]
+    merges = older.any(axis=1)  # a query of one key has nothing to merge
+    split = (older | ~merges[:, None], ~older)
+    halves = [np.where(half & work.seen, work.right.exact.logits, -np.inf) for half in split]
     parts = [work.mixed(half, work.value, work.owner, sinks=0.0) for half in halves]
     lse = np.stack([part[1] for part in parts])
     if work.sinks is not None:
@@ -144,7 +144,7 @@ def _base_two(work: Work) -> Made:
     share = np.exp2(lse - lse.max(axis=0))
     share = share / share.sum(axis=0)
     merged: Array = sum(s[..., None] * part[0] for s, part in zip(share, parts, strict=False))
-    return merged, None
+    return np.where(merges[:, None], merged, work.right.exact.output), None
 
 
 def _sink(times: float) -> Callable[[Work], Made]:

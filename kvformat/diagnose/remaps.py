@@ -19,7 +19,7 @@ from kvformat.layouts.region import Side
 from kvformat.layouts.swizzle import SWIZZLES, Term
 
 Addresses = NDArray[np.int64]
-Part = tuple[Side, Literal["code", "scale"]]
+Part = tuple[Side, str]
 #: how two 4-bit codes share a byte
 Packing = Literal["low first", "high first", "halves", "halves, high first", "saturated"]
 

@@ -54,10 +54,12 @@ def _rules() -> str:
 
 def _held_by(rule: Rule) -> str:
     """The modes whose codes, or those of some of whose recipes, the rule looks at."""
-    modes = {recipe.mode for recipe in map(find_recipe, names()) if rule.applies(traits(recipe))}
-    every = {recipe.mode for recipe in map(find_recipe, names())}
+    judged = [recipe for recipe in map(find_recipe, names()) if recipe.one_scale_a_group]  # others are refused
+    modes = {recipe.mode for recipe in judged if rule.applies(traits(recipe))}
+    every = {recipe.mode for recipe in judged}
     return "all modes" if modes == every else ", ".join(f"`{mode}`" for mode in (*MODES, *RECORDS) if mode in modes)
 
 
 def _modes(modes: tuple[str, ...]) -> str:
-    return "all modes" if set(modes) == set(MODES) else ", ".join(f"`{mode}`" for mode in MODES if mode in modes)
+    every = (*MODES, *RECORDS)
+    return "all modes" if set(modes) == set(MODES) else ", ".join(f"`{mode}`" for mode in every if mode in modes)
