@@ -27,6 +27,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch's large outputs then
 import ml_dtypes
 import numpy as np
 from bench_commands import commands, importing
+from bench_parallel import parallel
 from bench_ptx import emulation
 from bench_rates import Contest, Differs, Row, table
 from bench_references import Streaming, torch_golden
@@ -221,6 +222,7 @@ SECTIONS: dict[str, Callable[[], Iterator[Row]]] = {
     "diagnose": diagnosing,
     "import": lambda: importing(ROOT),
     "commands": lambda: commands(ROOT, skip),
+    "parallel": lambda: parallel(skip),
     "ptx": lambda: emulation(ROOT, skip),
 }
 
