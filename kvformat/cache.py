@@ -212,6 +212,9 @@ def quantize_for(
     if recipe.element is None:
         with np.errstate(over="ignore", invalid="ignore"):
             x = x.astype(_binary_dtype(segment or layout.segments("k")[0]))
+    elif layout.dtype not in (None, x.dtype.name):
+        held = f"layout {layout.name} in mode {layout.mode} stores parameters as {layout.dtype}"
+        raise InputError(f"{held}, the dtype of x; got {x.dtype.name}: make the layout with that dtype")
     return quantize(x, recipe, scale=scale)
 
 
@@ -259,6 +262,8 @@ def load(
     """
     segment = segment or layout.segments(side)[0]
     block, slot = np.divmod(slots, layout.block_size)
+    if layout.dtype and recipe.element is not None:
+        recipe = recipe.for_input(layout.dtype)
     joined = _codes(pages, block, slot, recipe, segment)
     if recipe.element is None:
         return Quantized(joined, np.zeros(0, np.float32), np.float32(1), recipe)

@@ -69,6 +69,14 @@ _RECORDS = (
     Mode("q4_1", "uint4", "float16", 32, tensor_scale=False, more=(("m", "float16"),)),
     Mode("q5_0", "uint5", "float16", 32, tensor_scale=False),
     Mode("q5_1", "uint5", "float16", 32, tensor_scale=False, more=(("m", "float16"),)),
+    Mode("affine3_group64", "uint3", "input", 64, tensor_scale=False, more=(("b", "input"),)),
+    Mode("affine4_group64", "uint4", "input", 64, tensor_scale=False, more=(("b", "input"),)),
+    Mode("affine8_group64", "uint8", "input", 64, tensor_scale=False, more=(("b", "input"),)),
+    Mode("uint8_per_token_head", "uint8", "float32", 0, tensor_scale=False, more=(("zp", "float32"),)),
+    Mode("uint4_per_token_head", "uint4", "float32", 0, tensor_scale=False, more=(("zp", "float32"),)),
+    Mode("int8_zero_per_token_head", "int8", "float32", 0, tensor_scale=False, more=(("zp", "int8"),)),
+    Mode("int8_per_tensor", "int8", None, 0, tensor_scale=True),
+    Mode("int4_per_tensor", "uint4", None, 0, tensor_scale=True),
 )
 
 #: every mode that has a golden recipe, by name

@@ -1,7 +1,7 @@
 """Find each recipe's nearest neighbour and an input that tells them apart: spec/recipes/neighbours.json.
 
     python tools/make_neighbours.py                 of all recipes
-    python tools/make_neighbours.py --only PREFIX   of those whose name begins so; the others keep what was found
+    python tools/make_neighbours.py --only PREFIX   those whose name begins so, and new ones; others are kept
 
 The nearest neighbour of a recipe is the one of its mode, storing the same kinds of codes and scales, whose normal form
 differs in the fewest operations. The search takes some minutes; tests/recipes/test_neighbours.py runs what it found
@@ -63,7 +63,8 @@ def main() -> None:
     only = parser.parse_args().only
     kept = {each["recipe"]: each for each in json.loads(TARGET.read_text(encoding="utf-8"))} if only else {}
     coded = [name for name in names() if recipe(name).element is not None]
-    entries = [entry(recipe(name)) if name.startswith(only) else kept[name] for name in coded]
+    made = [name for name in coded if name.startswith(only) or name not in kept]
+    entries = [entry(recipe(name)) if name in made else kept[name] for name in coded]
     TARGET.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
     print(f"{len(entries)} recipes, {sum(each['x'] is not None for each in entries)} told from their neighbour")
 

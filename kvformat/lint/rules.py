@@ -316,7 +316,7 @@ _RULES = (
         "a scale has its sign bit set",
         "a scale is made of a magnitude; a sign bit says that these bytes are something else",
         "NVIDIA/Model-Optimizer#1397",
-        lambda each: _scaled(each) and each.scale_kind != "e8m0fnu",
+        lambda each: _scaled(each) and each.scale_kind != "e8m0fnu" and not each.signed,
         _scales_where(lambda slots: np.signbit(slots.scales) & ~np.isnan(slots.scales), "the scale is negative"),
     ),
     Rule(
@@ -324,7 +324,7 @@ _RULES = (
         "a scale is 0 where codes are not",
         "all values are read as 0: the scale was reset, or never set",
         "vllm-project/vllm#25800, InfiniTensor/InfiniLM#553",
-        lambda each: _scaled(each) and each.scale_kind != "e8m0fnu",
+        lambda each: _scaled(each) and each.scale_kind != "e8m0fnu" and not each.offset,
         _scales_where(_zero_scale, "the scale is 0, but codes are not"),
     ),
     Rule(
@@ -340,7 +340,7 @@ _RULES = (
         "the largest code under a scale is not the format's largest",
         "a scale is amax / QMAX, so amax itself becomes QMAX: another QMAX, a stale scale, or codes of other elements",
         "ROCm/aiter#3912; vllm-project/vllm#32201, #45681",
-        _scaled,
+        lambda each: _scaled(each) and not each.offset,
         _below_top,
     ),
     Rule(
@@ -348,7 +348,7 @@ _RULES = (
         "most codes under a scale are the largest",
         "the scale is too small for what it covers",
         "weicj/vLLM-2080Ti-Definitive#106, #109; sgl-project/sglang#18373",
-        lambda each: _scaled(each) and element(each.kind).bits == 8,
+        lambda each: _scaled(each) and element(each.kind).bits == 8 and not each.offset,
         _at_top,
     ),
     Rule(

@@ -37,6 +37,10 @@ class Traits:
     zeros_are_nan: bool = False
     #: scales of blocks of 16 beside one of the tensor, which some layouts swizzle
     swizzles: bool = False
+    #: a code of 0 is not the value 0: there is a zero point, or a minimum, or the codes of zeros are others
+    offset: bool = False
+    #: a right scale may be negative
+    signed: bool = False
 
 
 #: subnormal scales are far from the quotient that they were rounded from
@@ -72,6 +76,8 @@ def traits(recipe: Recipe) -> Traits:
         any(map(_negative_zero, runs)),
         _nan_of_zeros(recipe),
         swizzles=bool(recipe.outer) and stored == "e4m3fn",
+        offset=_offset(recipe, runs),
+        signed=bool((np.signbit(scales) & ~np.isnan(scales)).any()),
     )
 
 
@@ -79,7 +85,7 @@ def _variants(recipe: Recipe) -> tuple[Recipe, ...]:
     """The recipe without what is done to rows first, in each of its trials: what the NumPy reader takes."""
     bare = replace(recipe, prepare=())
     settled = [
-        replace(each, levels=(*each.outer, replace(each.inner, trials=()))) if each.inner is not None else each
+        replace(each, levels=tuple(replace(level, trials=()) if level.trials else level for level in each.levels))
         for each in bare.tried()
     ]
     return tuple(settled)
@@ -114,6 +120,10 @@ def _values(made: Quantized) -> Array:
 def _tops(made: Quantized) -> Array:
     tops: Array = np.abs(_values(made)).max(axis=2)
     return tops
+
+
+def _offset(recipe: Recipe, runs: list[Quantized]) -> bool:
+    return len(recipe.in_page) > 1 or any(bool(_values(run)[: len(run.codes) // 2, :, 1:].any()) for run in runs)
 
 
 def _negative_zero(made: Quantized) -> bool:

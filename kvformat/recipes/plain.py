@@ -62,6 +62,9 @@ def values(quantized: Quantized, codes: NDArray[np.uint8], dims: int) -> NDArray
     if how.inner is not None:
         first = quantized.scales.reshape(len(codes), -1)[:, :1]
         known[how.inner.name] = points(how.inner.format.values(first))
+    for name, each in quantized.more.items():
+        if name in how.in_page:
+            known[name] = points(how.in_page[name].format.values(each.reshape(len(codes), -1)[:, :1]))
     result = run(how.value, known, np.zeros((1, 1), np.float32), bounds=False)["v"]
     return _number(result).astype(np.float32).reshape(codes.shape)
 

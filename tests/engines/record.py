@@ -36,7 +36,7 @@ def file_hash(path: Path) -> str:
 
 def layout_hash(name: str) -> str:
     """Of a layout's entry in the catalogue, as it is written there."""
-    families = (layouts.flashinfer, layouts.sglang, layouts.tensorrt_llm, layouts.tiles, layouts.vllm, layouts.vllm_mla)
+    families = (getattr(layouts, part) for part in vars(layouts) if hasattr(getattr(layouts, part), "ENTRIES"))
     entry = next(each for family in families for each in family.ENTRIES if each["name"] == name)
     return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()[:16]
 

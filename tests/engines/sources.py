@@ -90,6 +90,13 @@ TVM_FFI = Source(
     "8ecebe749834f6ac0f2693d5964acf9ac75d0bc26e6ba64c46eb7ab00ea50fac",
     _WHEEL,
 )
+# its metadata is prepared by scikit-build-core, which pip fetches
+GGML = Source(
+    "llama-cpp-python==0.3.36",
+    "llama_cpp_python-0.3.36.tar.gz",
+    "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
+    ("--no-binary", "llama-cpp-python"),
+)
 
 
 class MismatchError(Exception):

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from kvformat import toml
 from kvformat.errors import InputError, unknown_name
-from kvformat.layouts.catalogue import flashinfer, llama_cpp, sglang, tensorrt_llm, tiles, vllm, vllm_mla
+from kvformat.layouts.catalogue import flashinfer, laptops, llama_cpp, sglang, tensorrt_llm, tiles, vllm, vllm_mla
 from kvformat.layouts.entry import Entry, parse_entry
 
 _LAYOUTS: dict[str, Entry] = {}
@@ -60,7 +60,7 @@ def find_entry(name: str) -> Entry:
     return _LAYOUTS[name]
 
 
-for _family in (vllm, vllm_mla, flashinfer, tensorrt_llm, sglang, tiles, llama_cpp):
+for _family in (vllm, vllm_mla, flashinfer, tensorrt_llm, sglang, tiles, llama_cpp, laptops):
     for _described in _family.ENTRIES:
         register(_described)
 

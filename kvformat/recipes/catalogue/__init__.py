@@ -12,6 +12,7 @@ from kvformat.recipes.catalogue import (
     flashinfer,
     ggml,
     golden,
+    laptops,
     lmcache,
     modelopt,
     ocp,
@@ -38,6 +39,7 @@ _FAMILIES = (
     lmcache,
     ocp,
     ggml,
+    laptops,
 )
 _RECIPES: dict[str, Recipe] = {each.name: each for each in golden.RECIPES}
 _RECIPES |= {entry["name"]: parse_recipe(entry) for family in _FAMILIES for entry in family.ENTRIES}

@@ -45,7 +45,7 @@ def _symmetric(bits: int, notes: str) -> Mapping[str, Any]:
         "mode": f"q{bits}_0",
         "element": f"uint{bits}",
         "scales": _group(f"d = div(signed_amax(x), {-half})\nid = select({_INVERSE})", "d"),
-        "code": f"c = encode(min_number(round(add(mul(x, id), {half}.5), toward_zero), {2 * half - 1}), uint{bits})",
+        "code": f"c = encode(min(wrap(cast_int32(add(mul(x, id), {half}.5)), 8), {2 * half - 1}), uint{bits})",
         "value": f"v = mul(sub(c, {half}), d)",
         "source": f"ggml 0.25.3, ggml-quants.c, quantize_row_q{bits}_0_ref",
         "notes": notes,
@@ -65,7 +65,7 @@ def _with_minimum(bits: int, notes: str) -> Mapping[str, Any]:
         "mode": f"q{bits}_1",
         "element": f"uint{bits}",
         "scales": _group(program, "d", "m"),
-        "code": f"c = encode(round(add(mul(sub(x, low), id), 0.5), toward_zero), uint{bits})",
+        "code": f"c = encode(min(wrap(cast_int32(add(mul(sub(x, low), id), 0.5)), 8), {2**bits - 1}), uint{bits})",
         "value": "v = add(mul(c, d), m)",
         "source": f"ggml 0.25.3, ggml-quants.c, quantize_row_q{bits}_1_ref",
         "notes": notes,
@@ -81,7 +81,8 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
         "wrap(cast_int32(round(mul(x, id), half_away)), 8)",
         "ggml-quants.c, quantize_row_q8_0_ref",
         "Ties go away from zero. CUDA, Metal, Vulkan and SYCL have the same formula; CUDA with approximate divisions. "
-        "An Inf makes d Inf and every code 0.",
+        "An Inf makes d Inf and every code 0. In a block with a NaN the amax forgets what stood before it: that is not "
+        "described here.",
     ),
     _q8_0(
         "avx",
@@ -90,7 +91,8 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
         "cast_int32(round(mul(x, id), half_even))",
         "ggml-cpu/arch/x86/quants.c, quantize_row_q8_0",
         "Every x86 build with AVX, AVX2 or AVX-512. Ties go to even, and 127 / amax is not 1 / (amax / 127): 1,318 of "
-        "1,062,500 bytes of bfloat16 values differ from the reference. A NaN is stored as -128.",
+        "1,062,500 bytes of bfloat16 values differ from the reference. A NaN is stored as -128; the amax "
+        "of its block is not described here.",
     ),
     _q8_0(
         "neon",
@@ -111,7 +113,7 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
     _symmetric(
         4,
         "d is negative where the element of largest magnitude is positive: that element, the first of equals, always "
-        "has code 0, and its negative is cut to 15.",
+        "has code 0, and its negative is cut to 15. Inf, NaN and what 1 / d cannot hold have code 0.",
     ),
     _symmetric(5, "As q4_0 with 5 bits: the element of largest magnitude has code 0, its negative 31."),
     _with_minimum(
