@@ -12,6 +12,7 @@ import pytest
 import kvformat as kvf
 from kvformat import cache
 from kvformat.layouts import LAYOUTS
+from kvformat.modes import mode
 from kvformat.recipes import plain
 from kvformat.recipes.admissible import is_approximate
 from kvformat.recipes.catalogue import names
@@ -27,6 +28,8 @@ def layout_for(recipe):
             continue
         form = entry.form(recipe.mode)
         sizes = {"num_kv_heads": form.num_kv_heads or 1, "head_size": form.head_size or 64}
+        if "input" in mode(recipe.mode).parameters.values():
+            sizes["dtype"] = "float32"
         page = kvf.layout(name, mode=recipe.mode, block_size=32 if name == "sglang" else 4, **sizes)
         try:
             cache.check_fits(page, recipe)
