@@ -78,7 +78,7 @@ def test_a_few_recipes_are_diagnosed_as_themselves(name, inputs):
     is_diagnosed_as_itself(name, inputs)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("inputs", [random_inputs, real_inputs])
 @pytest.mark.parametrize("name", EXACT)
 def test_every_exact_recipe_is_diagnosed_as_itself(name, inputs):
@@ -105,7 +105,7 @@ def test_a_probe_tells_a_recipe_from_all_others():
     is_alone(FEW[0])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", EXACT)
 def test_a_probe_tells_every_exact_recipe_from_all_that_any_input_tells_it_from(name):
     is_alone(name)

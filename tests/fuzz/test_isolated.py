@@ -227,6 +227,7 @@ def test_a_layout_file_is_a_layout(tmp_path, capsys, monkeypatch):
 
 
 def test_triton_s_interpreter_is_named(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     report = fuzz(right_int8, mode=INT8, seed=1, examples=3)
     assert "interpreter" not in str(report)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
