@@ -152,7 +152,9 @@ class _Work(Generic[T]):
         finished, _ = wait(self._given, timeout=_TELL, return_when=FIRST_COMPLETED)
         self._watch.now()
         for future in finished:
-            self._take(future, self._given.pop(future), self._team)
+            task = self._given.pop(future, None)
+            if task is not None:  # else the team broke just now, and all of its tasks are to be done again
+                self._take(future, task, self._team)
 
     def _is_last(self) -> bool:
         """One task alone is not worth a team that has to start."""
