@@ -231,7 +231,7 @@ class _Head:
                     yield pair, self.pair(*pair)
                     yield negatives, self.pair(*negatives)
                 if row in apart:
-                    yield pair, self.distance(*pair, apart.index(row))
+                    yield pair, self.distance(pair[0], pair[1], apart.index(row))
         if self.sink is not None:
             for token, key in enumerate(self.key):
                 yield [token], np.sign(key) * self.sink_query * self.size / np.abs(key).max()
