@@ -35,7 +35,8 @@ SIGNATURES: Mapping[Kind, str] = {
     "writer": "(key, value, pages, slot_mapping, **meta) -> None",
     "reader": "(pages, block_table, seq_len, **meta) -> (key, value)",
 }
-_EXPECTED = "; ".join(f"a {kind} {signature}" for kind, signature in SIGNATURES.items())
+#: the arguments alone: a complaint is one short line
+_EXPECTED = ", ".join(f"a {kind} {signature.split(' -> ')[0]}" for kind, signature in SIGNATURES.items())
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +146,7 @@ def recognise(
     found = next((each for each in KINDS if each == kind), None) or _kind_of(parameters)
     if found is None:
         taken = f"({', '.join(map(str, parameters))})"
-        raise InputError(f"{name} takes {taken}, which is no signature of a candidate; it must be {_EXPECTED}")
+        raise InputError(f"{name} takes {taken}; expected is {_EXPECTED}")
     _check_arity(name, found, parameters)
     if device is not None:
         _check_device(device, isolated=isolated)

@@ -50,6 +50,7 @@ _ABOVE_SUBNORMALS = {
     "float16": 2.0**-14,
     "bfloat16": 2.0**-100,
     "float32": 2.0**-100,
+    "input": 2.0**-14,  # of the model's dtype, which may be float16
 }
 
 

@@ -56,7 +56,7 @@ def test_json_is_one_document(capsys, tmp_path):
         ((), "name a candidate"),
         (("tests.fuzz.kernels:truncated",), "--mode"),
         (("tests.fuzz.kernels:nothing", "--mode", "nvfp4"), "unknown function"),
-        (("tests.fuzz.kernels:takes_two", "--mode", "nvfp4"), "a quantizer (x) -> (codes, scales[, global_scale])"),
+        (("tests.fuzz.kernels:takes_two", "--mode", "nvfp4"), "a reader (pages, block_table, seq_len, **meta)"),
         (("tests.fuzz.kernels:truncated", "--mode", "int7"), "unknown mode"),
         (("tests.fuzz.kernels:truncated", "--zoo"), "--zoo brings its own kernels"),
         (("--zoo", "--only", "no such fault"), "no kernel of the zoo"),

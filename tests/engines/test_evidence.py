@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -41,5 +42,5 @@ def test_a_recipe_that_changed_counts_as_read():
     assert evidence(recipe) == "executed"
     assert executions(recipe)[0].engine == "vllm"
     changed = find("vllm-0.33/csrc-e5m2/fp8_per_tensor").code
-    assert evidence(recipe.__class__(**{**vars(recipe), "code": changed, "element": "e5m2"})) == "read"
+    assert evidence(replace(recipe, code=changed, element="e5m2")) == "read"
     assert evidence(find("golden/fp8_per_tensor")) == "defined"

@@ -46,7 +46,7 @@ def test_a_candidate_gets_what_it_names():
 @pytest.mark.parametrize("function", [kernels.takes_two, lambda: 0, lambda a, b, c, d, e: (a, b, c, d, e)])
 def test_another_signature_is_refused_with_the_expected_ones(function):
     message = refused(fuzz, function, mode=INT8)
-    assert "a quantizer (x) -> (codes, scales[, global_scale])" in message
+    assert "a quantizer (x)" in message
     assert "a writer (key, value, pages, slot_mapping, **meta) -> None" in message
     assert "a reader (pages, block_table, seq_len, **meta) -> (key, value)" in message
 

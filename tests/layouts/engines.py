@@ -257,24 +257,91 @@ def _tile_place(c, m, k, groups):
 
 # --- llama.cpp -------------------------------------------------------------------------------------------------------
 
-#: bytes of a struct of 32 dims
-STRUCTS = {"q8_0": 34}
+#: the fields of a struct of 32 dims before its codes (float16 each), and bits of a code
+STRUCTS = {"q8_0": (("scale",), 8), "q4_0": (("scale",), 4), "q4_1": (("scale", "m"), 4)}
 
 
 def llama_cpp(c, t, h):
-    """A row of [heads][head_size / 32] structs for each cell, K's rows and then V's: fp16 d; int8 qs[32]."""
-    start = 0
+    """A row of [heads][head_size / 32] structs for each cell, K's rows and then V's: fp16 d, perhaps fp16 m; qs."""
+    fields, bits = STRUCTS[c.mode]
+    size_of, start = 2 * len(fields) + 4 * bits, 0
     for side, size in (("k", c.head_size), ("v", c.head_size_v)):
         for group in range(size // 32):
-            at = start + ((t * c.num_kv_heads + h) * (size // 32) + group) * STRUCTS[c.mode]
+            at = start + ((t * c.num_kv_heads + h) * (size // 32) + group) * size_of
             dims = range(32 * group, 32 * group + 32)
-            yield side, "scale", dims, at, 0, 16
-            yield from _bytes(side, "code", at + 2, 32, first_dim=dims.start)
-        start += c.block_size * c.num_kv_heads * size // 32 * STRUCTS[c.mode]
+            for number, field in enumerate(fields):
+                yield side, field, dims, at + 2 * number, 0, 16
+            at += 2 * len(fields)
+            if bits == 8:
+                yield from _bytes(side, "code", at, 32, first_dim=dims.start)
+                continue
+            for e in range(32):  # j in the low nibble of byte j, j + 16 in the high one
+                yield side, "code", range(dims.start + e, dims.start + e + 1), at + e % 16, 4 * (e // 16), 4
+        start += c.block_size * c.num_kv_heads * size // 32 * size_of
 
+
+# --- laptops ---------------------------------------------------------------------------------------------------------
+
+
+def _packed_row(side, first_byte, count, bits):
+    """Codes one after the other, from bit 0 of a byte on, across bytes: MLX's uint32 words are little-endian."""
+    for e in range(count):
+        at = e * bits
+        yield side, "code", range(e, e + 1), first_byte + at // 8, at % 8, bits
+
+
+def mlx(c, t, h):
+    """Keys, their scales and their biases, then V's: each [heads][tokens][columns]."""
+    bits, group, start = int(c.mode[6]), 64, 0
+    row, rows = _row(c, t, h, "HND"), c.block_size * c.num_kv_heads
+    for side, size in (("k", c.head_size), ("v", c.head_size_v)):
+        yield from _packed_row(side, start + row * size * bits // 8, size, bits)
+        start += rows * size * bits // 8
+        for part in ("scale", "b"):
+            at = start + row * (size // group) * 2
+            yield from _bytes(side, part, at, size // group, 2, dims=group)
+            start += rows * (size // group) * 2
+
+
+def openvino(c, t, h):
+    """[heads][tokens][fp32 scale | fp32 zero point | codes]; of 4 bits the even one is the high nibble."""
+    bits, start = 8 if c.mode.startswith("uint8") else 4, 0
+    for side, size in (("k", c.head_size), ("v", c.head_size_v)):
+        at = start + _row(c, t, h, "HND") * (8 + size * bits // 8)
+        yield side, "scale", range(size), at, 0, 32
+        yield side, "zp", range(size), at + 4, 0, 32
+        yield from _bytes(side, "code", at + 8, size) if bits == 8 else _nibbles(side, at + 8, size, high_first=True)
+        start += c.block_size * c.num_kv_heads * (8 + size * bits // 8)
+
+
+def executorch(c, t, h):
+    """int8 [tokens][heads][dims], then float32 scales, then int8 zero points; K's and then V's."""
+    row, rows, start = _row(c, t, h, "NHD"), c.block_size * c.num_kv_heads, 0
+    for side, size in (("k", c.head_size), ("v", c.head_size_v)):
+        yield from _bytes(side, "code", start + row * size, size)
+        yield side, "scale", range(size), start + rows * size + 4 * row, 0, 32
+        yield side, "zp", range(size), start + rows * (size + 4) + row, 0, 8
+        start += rows * (size + 5)
+
+
+def onnxruntime(c, t, h):
+    """[heads][tokens][dims] of bytes, or of nibbles, the even one low; scales are given from outside."""
+    bits, start = 8 if c.mode.startswith("int8") else 4, 0
+    for side, size in (("k", c.head_size), ("v", c.head_size_v)):
+        yield from _packed_row(side, start + _row(c, t, h, "HND") * size * bits // 8, size, bits)
+        start += c.block_size * c.num_kv_heads * size * bits // 8
+
+
+#: modes whose codes lie in two places each, nibbles and fifth bits: test_structs has them
+IN_TWO_PLACES = {("llama-cpp", "q5_0"), ("llama-cpp", "q5_1")}
 
 PLACES = {
+    ("llama-cpp", "none"): tensors,
     "llama-cpp": llama_cpp,
+    "mlx-lm": mlx,
+    "openvino-by-token": openvino,
+    "executorch": executorch,
+    "onnxruntime": onnxruntime,
     "vllm-0.33-minimax-m3": vllm_minimax,
     "vllm-unfused": vllm_unfused,
     "vllm-split": vllm_split,
@@ -337,8 +404,9 @@ def natural_bytes(c):
     if c.name == "vllm-0.33-deepseek-v4":
         return _up(584 * c.block_size, 576)
     rows, total = c.block_size * c.num_kv_heads, 0
-    if c.name == "llama-cpp":
-        return rows * (c.head_size + c.head_size_v) // 32 * STRUCTS[c.mode]
+    if c.name in ("llama-cpp", "mlx-lm", "openvino-by-token", "executorch", "onnxruntime"):  # nothing but entries
+        cells = ((t, h) for t in range(c.block_size) for h in range(c.num_kv_heads))
+        return sum(bits for t, h in cells for *_, bits in place_of(c)(c, t, h)) // 8
     for size in (c.head_size, c.head_size_v):
         data = rows * _packed(c, size)
         groups = size // SHARED[c.mode][0] if c.mode in SHARED else 0

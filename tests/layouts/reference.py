@@ -109,7 +109,12 @@ ENGINES = (
     *(_latent("sglang-mla", mode, 576) for mode in ("fp8_unscaled", "fp8_per_tile")),
     *(_rows("tiles-128x4", mode, "HND", 130, 1, 32) for mode in ("nvfp4", "mxfp4", "mxfp8")),
     *(_rows("tiles-8x4", mode, "HND", 9, 2, 96, 160) for mode in ("nvfp4", "mxfp4", "mxfp8")),
-    _rows("llama-cpp", "q8_0", "NHD", 3, 2, 64, 32, padding=3),
+    *(_rows("llama-cpp", mode, "NHD", 3, 2, 64, 32, padding=3) for mode in ("q8_0", "q4_0", "q4_1")),
+    _rows("llama-cpp", "none", "NHD", 3, 2, 6, 10, dtype="float16"),
+    *(_rows("mlx-lm", f"affine{bits}_group64", "HND", 3, 2, 64, 128, padding=1) for bits in (3, 4, 8)),
+    *(_rows("openvino-by-token", f"uint{bits}_per_token_head", "HND", 3, 2, 6, 10) for bits in (8, 4)),
+    _rows("executorch", "int8_zero_per_token_head", "NHD", 3, 2, 6, 10, padding=3),
+    *(_rows("onnxruntime", f"int{bits}_per_tensor", "HND", 3, 2, 6, 10) for bits in (8, 4)),
 )
 
 CONFIGS = (
@@ -242,7 +247,7 @@ def region_name(c, side, part, dims):
     """What explanations call the region of an entry."""
     if engines.place_of(c) and part == "code" and side == "k" and dims.start >= (engines.rope_starts(c) or c.head_size):
         return "K rope"
-    return f"{side.upper()} {'data' if part == 'code' else 'scale'}"
+    return f"{side.upper()} {'data' if part == 'code' else part}"
 
 
 _HERE = {

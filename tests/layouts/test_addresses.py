@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from kvformat.layouts import LAYOUTS, Digit, Explanation, Location, Region, layout
+from tests.layouts.engines import IN_TWO_PLACES
 from tests.layouts.reference import CONFIGS, Config, entries, natural_bytes, region_name
 
 
@@ -31,7 +32,8 @@ def test_every_byte_is_explained_as_the_formula_says(config):
         name = region_name(config, side, part, dims)
         for byte in range(bit // 8, -(-(bit + bits) // 8)):
             low = expected[byte].dims
-            whole = range(low.start if low else dims.start, dims.stop)  # a byte of two nibbles stands for both dims
+            # a byte of two nibbles stands for both dims, side by side or 16 apart
+            whole = range(low.start, dims.stop, dims.start - low[-1]) if low else dims
             expected[byte] = Explanation(side, part, slot, head, whole, name)
     assert [page.explain(byte=byte) for byte in range(page.page_bytes)] == expected
 
@@ -73,9 +75,8 @@ def test_a_page_is_as_large_as_the_formula_says(config):
 
 
 def test_every_layout_and_mode_of_the_catalogue_has_a_reference():
-    assert {(name, mode) for name, entry in LAYOUTS.items() for mode, _ in entry.modes} == {
-        (config.name, config.mode) for config in CONFIGS
-    }
+    known = {(name, mode) for name, entry in LAYOUTS.items() for mode, _ in entry.modes}
+    assert known - IN_TWO_PLACES == {(config.name, config.mode) for config in CONFIGS}
 
 
 def test_a_layout_is_made_again_by_its_spec(config):

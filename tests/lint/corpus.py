@@ -143,6 +143,8 @@ def caches(mode, pages, seed=0, *, engine=False) -> Iterator[tuple[str, dict, np
         full = rng.random() < 0.8
         tokens = blocks * made.block_size - (0 if full else int(rng.integers(made.block_size)))
         dtype = DTYPES[rng.integers(3)]
+        if made.dtype and recipe.element is not None:  # parameters of the model's dtype
+            dtype = next(each for each in DTYPES if np.dtype(each).name == made.dtype)
         kinds = [list(KINDS)[i] for i in rng.integers(len(KINDS), size=2)]
         with np.errstate(over="ignore"):
             sides = [

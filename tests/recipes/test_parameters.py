@@ -163,5 +163,7 @@ def test_levels_nest_and_each_group_reads_those_around_it(granularities):
 def test_a_page_without_a_place_for_a_second_parameter_refuses_the_recipe():
     layout = kvf.layout("vllm-0.33", mode="int8_per_token_head", block_size=16, num_kv_heads=2, head_size=64)
     how = parse_recipe({**ZERO_POINT_TEXT, "mode": "int8_per_token_head"})
-    with pytest.raises(InputError, match="stores s per_token_head, zp per_token_head"):
+    with pytest.raises(
+        InputError, match=r"stores 1 zps of 8 bits for 64 dims; layout vllm-0\.33 in mode int8_per_token_head has none"
+    ):
         kvf.PagedCache(layout, 1).write(X, X, np.arange(5), recipe=how)
