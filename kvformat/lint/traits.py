@@ -59,6 +59,7 @@ def traits(recipe: Recipe) -> Traits:
     """The traits of a recipe."""
     if recipe.element is None:
         return Traits("")
+    recipe = recipe.for_input("bfloat16")  # where parameters are stored in the dtype of x: that of most models
     inner = recipe.inner
     if inner is None:
         return Traits(recipe.element, zero_is_negative=any(map(_negative_zero, _runs(recipe))))

@@ -152,7 +152,7 @@ def _pages() -> Iterator[dict[str, Any]]:
         for mode, form in entry.modes:
             for order in form.orders:
                 for choice in [name for name, _ in form.v_scales] or [None]:
-                    yield from (_page(made) for made in _layouts(entry, form, mode, order, choice))
+                    yield from map(_page, filter(is_shown, _layouts(entry, form, mode, order, choice)))
 
 
 def _layouts(entry: Entry, form: Form, mode: str, order: str, choice: str | None) -> Iterator[Layout]:
@@ -168,6 +168,14 @@ def _layouts(entry: Entry, form: Form, mode: str, order: str, choice: str | None
             break
         else:
             raise AssertionError(f"{entry.name} in mode {mode}: no page of {asked}")
+
+
+def is_shown(made: Layout) -> bool:
+    """Whether the explorer reads such pages: codes whole and in the order of their dims, one parameter a group."""
+    return all(
+        region.in_column_order and not region.high_first and not region.first_bit and region.part in ("code", "scale")
+        for region in made.regions
+    )
 
 
 def _page(made: Layout) -> dict[str, Any]:

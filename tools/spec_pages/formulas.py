@@ -212,6 +212,49 @@ def _of(name: str, found: Formulas, *modes: str) -> dict[tuple[str, str, str, st
     return {(name, mode, "", ""): found for mode in modes}
 
 
+def _structs(size: int, **parts: str) -> Formulas:
+    """Rows of structs of 32 dims, K's and then V's; `parts`: by what regions are called, the byte of a struct."""
+    regions = [
+        (f"{side} {part.replace('_', ' ')}", f"{start}(i*(D{side.lower()}//32) + d//32)*{size} + {inside}")
+        for side, start in (("K", ""), ("V", f"N*(Dk//32)*{size} + "))
+        for part, inside in parts.items()
+    ]
+    return Formulas((), tuple(regions))
+
+
+def _six_arrays(bits: int) -> Formulas:
+    """Codes, scales and biases of 64 dims, those of K and then those of V; each parameter has 2 bytes."""
+    regions = [
+        (f"{side} {part}", f"{start} + {inside}".replace("D", f"D{side.lower()}").removeprefix("0 + "))
+        for side, start in (("K", "0"), ("V", "V0"))
+        for part, inside in (
+            ("data", f"i*(D*{bits}//8) + d*{bits}//8"),
+            ("scale", f"N*(D*{bits}//8) + 2*(i*(D//64) + d//64)"),
+            ("b", f"N*(D*{bits}//8) + 2*N*(D//64) + 2*(i*(D//64) + d//64)"),
+        )
+    ]
+    return Formulas((("V0", f"N*(Dk*{bits}//8) + 4*N*(Dk//64)"),), tuple(regions))
+
+
+def _led_cell(bits: int) -> Formulas:
+    """Scale and zero point before the codes of each row."""
+    k, v = (f"({size}*{bits}//8 + 8)" for size in ("Dk", "Dv"))
+    parts = (("scale", "0"), ("zp", "4"), ("data", f"8 + d*{bits}//8"))
+    regions = [("K", f"i*{k}"), ("V", f"N*{k} + i*{v}")]
+    return Formulas((), tuple((f"{side} {part}", f"{at} + {inside}") for side, at in regions for part, inside in parts))
+
+
+_ZERO_POINTS = Formulas(
+    (("V0", "N*Dk + 5*N"),),
+    (
+        ("K data", "i*Dk + d"),
+        ("K scale", "N*Dk + 4*i"),
+        ("K zp", "N*Dk + 4*N + i"),
+        ("V data", "V0 + i*Dv + d"),
+        ("V scale", "V0 + N*Dv + 4*i"),
+        ("V zp", "V0 + N*Dv + 4*N + i"),
+    ),
+)
 #: by layout, mode, V scale choice and order ("": both)
 FORMULAS: dict[tuple[str, str, str, str], Formulas] = {
     **_of("vllm-0.33", _CELL, *_VALUES),
@@ -257,6 +300,22 @@ FORMULAS: dict[tuple[str, str, str, str], Formulas] = {
     **_of("tiles-8x4", _tiles("//2", 16, 8, _TILE_8), "nvfp4"),
     **_of("tiles-8x4", _tiles("//2", 32, 8, _TILE_8), "mxfp4"),
     **_of("tiles-8x4", _tiles("", 32, 8, _TILE_8), "mxfp8"),
+    **_of("llama-cpp", _STACKED, "none"),
+    **_of("llama-cpp", _structs(34, scale="0", data="2 + d%32"), "q8_0"),
+    **_of("llama-cpp", _structs(18, scale="0", data="2 + d%16"), "q4_0"),
+    **_of("llama-cpp", _structs(20, scale="0", m="2", data="4 + d%16"), "q4_1"),
+    **_of("llama-cpp", _structs(22, scale="0", bits_4_up="2 + d%32//8", data="6 + d%16"), "q5_0"),
+    **_of("llama-cpp", _structs(24, scale="0", m="2", bits_4_up="4 + d%32//8", data="8 + d%16"), "q5_1"),
+    **{
+        key: each
+        for bits in (3, 4, 8)
+        for key, each in _of("mlx-lm", _six_arrays(bits), f"affine{bits}_group64").items()
+    },
+    **_of("openvino-by-token", _led_cell(8), "uint8_per_token_head"),
+    **_of("openvino-by-token", _led_cell(4), "uint4_per_token_head"),
+    **_of("executorch", _ZERO_POINTS, "int8_zero_per_token_head"),
+    **_of("onnxruntime", _STACKED, "int8_per_tensor"),
+    **_of("onnxruntime", Formulas((), _STACKED_CODES), "int4_per_tensor"),
 }
 
 

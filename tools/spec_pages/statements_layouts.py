@@ -48,6 +48,17 @@ PURPOSES = {
     "tiles-128x4": "Scales in tiles of 128 rows x 4 columns, as block-scaled matrix products read them: each head's "
     "plane of (slots, groups) is one matrix, padded to whole tiles.",
     "tiles-8x4": "Scales in tiles of 8 rows x 4 columns, which FlashInfer and TensorRT-LLM use for few rows.",
+    "llama-cpp": "llama.cpp's K and V tensors of a layer: a row of ggml's structs for each cell, heads in order, each "
+    "struct of 32 dims with its parameters before its codes. Cells follow each other, so a page is any number of them. "
+    "V is not transposed, which is so where flash attention is on.",
+    "mlx-lm": "The six arrays of mlx-lm's QuantizedKVCache for one sequence: codes, scales and biases of K, then of V, "
+    "each `[heads, tokens, columns]`. Codes are one stream of bits, the first in the lowest ones.",
+    "openvino-by-token": "OpenVINO's pages where K, too, is quantized by token: "
+    "`[blocks, heads, 32, scale | zero point | codes]`. By channel, K's default, has another page, which is not here.",
+    "executorch": "ExecuTorch's QuantizedKVCache for one sequence: int8 codes `[tokens, heads, head_size]`, float32 "
+    "scales and int8 zero points in tensors of their own.",
+    "onnxruntime": "The present keys and values of ONNX Runtime's GroupQueryAttention for one sequence: "
+    "`[heads, tokens, head_size]`. The scales are inputs of the operator.",
 }
 
 CITED = {
@@ -95,6 +106,11 @@ CITED = {
     "sglang-mla": ("656 bytes: dsa_quant_k_cache.py L6-10, L263-276",),
     "tiles-128x4": ("torchao/prototype/mx_formats/utils.py to_blocked",),
     "tiles-8x4": ("m//8*(nK*32) + k//4*32 + m%8*4 + k%4 with nK = ceil(K/4)",),
+    "llama-cpp": ("ggml/src/ggml-common.h, block_q8_0 and the like", "src/llama-kv-cache.cpp, cache_k_l and cache_v_l"),
+    "mlx-lm": ("mlx/backend/cpu/quantized.cpp, quantize",),
+    "openvino-by-token": ("scaled_attn/attn_quant.cpp",),
+    "executorch": ("kernels/quantized/cpu/op_quantize.cpp",),
+    "onnxruntime": ("core/mlas/lib/qkv_quant.cpp",),
 }
 
 _SIZES: dict[str, Any] = {"block_size": 4, "num_kv_heads": 2, "head_size": 64}
@@ -223,4 +239,12 @@ BOUNDS = {
             head_size=64,
         ),
     ),
+    "llama-cpp": (
+        _refused("`q8_0`, head_size 48", "llama-cpp", mode="q8_0", head_size=48),
+        _refused("order HND", "llama-cpp", mode="q8_0", order="HND"),
+    ),
+    "mlx-lm": (_refused("head_size 96", "mlx-lm", mode="affine4_group64", head_size=96),),
+    "openvino-by-token": (_refused("order NHD", "openvino-by-token", mode="uint8_per_token_head", order="NHD"),),
+    "executorch": (_refused("order HND", "executorch", mode="int8_zero_per_token_head", order="HND"),),
+    "onnxruntime": (_refused("order NHD", "onnxruntime", mode="int8_per_tensor", order="NHD"),),
 }
