@@ -50,7 +50,6 @@ _ABOVE_SUBNORMALS = {
     "float16": 2.0**-14,
     "bfloat16": 2.0**-100,
     "float32": 2.0**-100,
-    "input": 2.0**-14,  # of the model's dtype, which may be float16
 }
 
 
@@ -59,18 +58,19 @@ def traits(recipe: Recipe) -> Traits:
     """The traits of a recipe."""
     if recipe.element is None:
         return Traits("")
+    kind = recipe.element
     recipe = recipe.for_input("bfloat16")  # where parameters are stored in the dtype of x: that of most models
     inner = recipe.inner
     if inner is None:
-        return Traits(recipe.element, zero_is_negative=any(map(_negative_zero, _runs(recipe))))
+        return Traits(kind, zero_is_negative=any(map(_negative_zero, _runs(recipe))))
     stored = inner.store.split()[0]
     runs = _runs(recipe)
     tops = min(float(_tops(run).min()) for run in runs)
-    if element(recipe.element).kind == "integer":
+    if element(kind).kind == "integer":
         tops -= 1  # a scale some ulp off
     scales = np.concatenate([_scales(run).reshape(-1) for run in runs])
     return Traits(
-        recipe.element,
+        kind,
         stored,
         bool((np.frexp(scales)[0] == 0.5).all()),
         tops,
