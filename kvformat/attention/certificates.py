@@ -87,7 +87,19 @@ def _refusal(how: Recipe) -> str | None:
         return "its values are not the codes times the scales"
     if how.inner and any(level.granularity.name != "per_tensor" for level in how.outer):
         return f"beside a scale within the row its outer scale must be per_tensor, not {how.outer[0].granularity.name}"
+    if _scale_is_not_stored(how):
+        return "its codes are those of a scale before it was stored"
     return "its codes are cut off, not rounded to nearest" if _cuts_off(how) else None
+
+
+def _scale_is_not_stored(how: Recipe) -> bool:
+    """Whether the code reads what a scale was before it was rounded to be stored (ggml divides by it)."""
+    known = {"x", *(level.name for level in how.levels)}
+    for operation in how.code.steps:
+        if any(not is_constant(name) and name not in known for name in operation.operands):
+            return how.inner is not None and how.inner.store != "float32"
+        known.add(operation.target)
+    return False
 
 
 def _cuts_off(how: Recipe) -> bool:

@@ -97,13 +97,15 @@ def parted(right, other, part):
     return np.where(codes, other[0], right[0]), np.where(inside.all(axis=2)[..., None], other[1], right[1])
 
 
+#: slots are in order, in blocks of 8
+SAME = {"tokens 8..15": ("block 1", "slots 8..15"), "tokens 16..23": ("block 2", "slots 16..23")}
 CHEAP = {("round-toward-zero", INT8, "heads 0, 2"), ("scale-elsewhere", FP8, "tokens 2, 12, 22, 32")}
 
 
 @pytest.mark.parametrize(
     "fault, mode, sides, part, named",
     [pytest.param(*case, id=f"{case[0]}-{case[1]}-{case[2]}-{case[4]}",
-                  marks=() if (case[0], case[1], case[4]) in CHEAP else pytest.mark.slow) for case in PARTIAL],
+                  marks=() if (case[0], case[1], case[4]) in CHEAP else pytest.mark.exhaustive) for case in PARTIAL],
 )  # fmt: skip
 def test_a_fault_on_a_part_is_named_with_the_part(fault, mode, sides, part, named):
     made, inputs, slots = [], [], np.arange(TOKENS)
@@ -124,4 +126,4 @@ def test_a_fault_on_a_part_is_named_with_the_part(fault, mode, sides, part, name
     pages = spread(mode, made, slots=slots, blocks=5, **linear)
     first = diagnose(dump_of(mode, *inputs, pages, slots=slots, **linear, **given)).explanations[0]
     assert (first.complete, first.faults, first.first.sides) == (True, (fault,), (sides,)), first
-    assert first.first.scope == named
+    assert first.first.scope in {named, *SAME.get(named, ())}

@@ -52,7 +52,7 @@ def test_nothing_is_found_in_50_right_pages_alone_and_together(mode, profile):
     nothing_is_found(mode, profile, 50)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("mode", MODES)
 def test_nothing_is_found_in_1000_right_pages_alone_and_together(mode, profile):
