@@ -239,20 +239,23 @@ def _judge_quantize(
     for test in tests:
         x = _numbers(test["x"], BINARIES[group["source"]]).reshape(test["shape"])
         scale = _numbers(test["scale"], np.dtype(np.float32))[0] if test["scale"] else None
-        made = _quantized(call(function, x, offered={"scale": scale, "global_scale": scale, "recipe": group["recipe"]}))
+        made = _quantized(
+            "parameters" in group,
+            call(function, x, offered={"scale": scale, "global_scale": scale, "recipe": group["recipe"]}),
+        )
         wrong = _wrong_quantized(group, test, fmt, x, scale, made)
         outcome.add(test["id"], wrong or _wrong_parameters(group, test, made[2]))
 
 
-def _quantized(made: Any) -> tuple[Any, Any, Any]:
-    """Codes, scales and global scale, or further parameters by name, from a tuple or an object with those names."""
+def _quantized(several: bool, made: Any) -> tuple[Any, Any, Any]:
+    """Codes, scales and global scale, or (several) further parameters by name, from a tuple or an object of those."""
     if isinstance(made, tuple | list):
         if len(made) not in (2, 3):
             raise InputError(f"the function must answer with (codes, scales) or (codes, scales, global scale); got "
                              f"{len(made)} things")  # fmt: skip
         return (*made, None) if len(made) == 2 else (made[0], made[1], made[2])
     if hasattr(made, "codes") and hasattr(made, "scales"):
-        return made.codes, made.scales, getattr(made, "more", None) or getattr(made, "global_scale", None)
+        return made.codes, made.scales, getattr(made, "more" if several else "global_scale", None)
     raise InputError(f"the function must answer with (codes, scales); got {type(made).__name__}")
 
 
@@ -284,8 +287,8 @@ def _wrong_quantized(
     codes = code_patterns(made[0], tuple(test["shape"]), "codes", fmt.bits).reshape(-1)
     store = store_format(group["scaleStore"] or "float32")
     stored = store.dtype if store.is_float else np.dtype(np.uint8)
-    scales = _flat(made[1], "scales")
     right = _numbers(test["scales"], stored)
+    scales = _flat(made[1], "scales") if right.size else right
     if scales.size != right.size or scales.dtype.itemsize != stored.itemsize:
         raise InputError(f"scales must be {right.size} of {stored}; got {scales.size} of {scales.dtype}")
     scales = scales.view(stored)

@@ -213,7 +213,7 @@ main(["convert", str(path), "out.safetensors", "--order", "HND"])
     assert len(outcomes) == 1
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [40, pytest.param(2000, marks=pytest.mark.exhaustive)])
 def test_a_dump_with_wrong_bytes_in_its_header_is_never_a_traceback(tmp_path, capsys, count):
     rng = np.random.default_rng(5)
     whole = dump_file(tmp_path).read_bytes()
