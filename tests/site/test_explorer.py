@@ -112,7 +112,7 @@ def test_a_typed_number_has_the_code_neighbours_midpoints_and_ties_of_the_comman
         assert list(found) == list(ELEMENTS)
         for name, (cells, ladder, tie) in found.items():
             fmt = ELEMENTS[name]
-            policy = ("--overflow", overflow, "--rounding", rounding if fmt.kind == "exponent" else "nearest_even")
+            policy = ("--overflow", overflow, "--rounding", rounding if fmt.kind == "exponent" else fmt.roundings[0])
             told = said(capsys, "explain", text, "--format", name, *policy)
             assert cells[1:4] == [told["code"], told["bits"], told["value"]], (text, name, policy)
             assert tie == str(told["tie"]).lower(), (text, name)
