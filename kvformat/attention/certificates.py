@@ -93,11 +93,13 @@ def _refusal(how: Recipe) -> str | None:
 
 
 def _scale_is_not_stored(how: Recipe) -> bool:
-    """Whether the code reads what a scale was before it was rounded to be stored (ggml divides by it)."""
+    """Whether the code reads what a scale was before it was rounded to 16 bits (ggml divides by it)."""
+    if how.inner is None or how.inner.format.element is not None or how.inner.format.bits == 32:
+        return False
     known = {"x", *(level.name for level in how.levels)}
     for operation in how.code.steps:
         if any(not is_constant(name) and name not in known for name in operation.operands):
-            return how.inner is not None and how.inner.store != "float32"
+            return True
         known.add(operation.target)
     return False
 
