@@ -20,6 +20,14 @@ from tests.verify.dumps import metadata
 KVFORMAT = [sys.executable, "-m", "kvformat.cli"]
 
 
+@pytest.fixture(autouse=True)
+def _children_hear_ctrl_c():
+    """A shell starts what it puts in the background with SIGINT ignored, and children inherit that."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def refused(capsys, *arguments):
     """The one line on stderr of a command with status 2."""
     assert main([str(each) for each in arguments]) == 2
