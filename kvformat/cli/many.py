@@ -133,7 +133,11 @@ def _print_groups(groups: list[Group], status: list[int]) -> None:
         for number, group in enumerate(groups, 1):
             table.add_row(str(number), f"{len(group.files):,}", group.says, printable(group.files[0]))
         console.stdout().print(table)
-    rest = f", {len(status) - holding:,} do not, in {len(groups):,} groups" if groups else ""
+    rest = (
+        f", {len(status) - holding:,} do not, in {len(groups):,} group{'s' if len(groups) > 1 else ''}"
+        if groups
+        else ""
+    )
     say(f"{holding:,} of {len(status):,} files hold{rest}")
 
 
