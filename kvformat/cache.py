@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from kvformat.elements import threads
 from kvformat.elements.codec import float_dtype, native, typed
 from kvformat.elements.formats import element
 from kvformat.elements.packing import pack_bits, unpack_bits
@@ -21,6 +23,28 @@ from kvformat.recipes.quantizer import Quantized, checked, given_scale, quantize
 from kvformat.slots import check_slots
 
 Side = Literal["k", "v"]
+
+
+@dataclass
+class _Job:
+    """What one write does with the dims of a side that one recipe covers."""
+
+    segment: Segment
+    #: (tokens, heads, dims of the segment)
+    x: NDArray[Any]
+    recipe: Recipe
+    #: given, or found when the whole tensor is quantized
+    scale: np.float32 | None
+
+    @property
+    def by_tokens(self) -> bool:
+        """Whether what is stored for a token depends on no other one."""
+        return not self.recipe.outer or self.scale is not None
+
+    @property
+    def tensor_scale(self) -> np.float32 | None:
+        """The scale that a cache keeps, if the recipe has one for the tensor."""
+        return self.scale if self.recipe.outer else None
 
 
 class PagedCache:
@@ -83,19 +107,39 @@ class PagedCache:
         for side, array in sides.items():
             _check_shape(self.layout, side, array, len(slots))
         scales = {"k": self._scale("k", k_scale, how), "v": self._scale("v", v_scale, how)}
-        made = [
-            (
-                segment,
-                quantize_for(self.layout, array[..., _slice(segment)], *covering(segment, how, scales[side]), segment),
-            )
+        jobs = [
+            _Job(segment, array[..., _slice(segment)], *covering(segment, how, scales[side]))
             for side, array in sides.items()
             for segment in self.layout.segments(side)
         ]
-        for segment, quantized in made:
-            store(self.layout, self.pages, slots, segment.side, quantized, segment)
+        self._store(jobs, slots)
         self.recipe, self._written = how, True
-        kept = {segment.side: _tensor_scale(quantized) for segment, quantized in made if not segment.recipe}
+        kept = {job.segment.side: job.tensor_scale for job in jobs if not job.segment.recipe}
         self.k_scale, self.v_scale = kept.get("k"), kept.get("v")
+
+    def _store(self, jobs: list[_Job], slots: NDArray[np.int64]) -> None:
+        """Quantize and store all tokens, tile by tile; what one of them refuses is refused before a byte is written."""
+        if all(job.by_tokens for job in jobs):
+            for job in jobs:
+                quantize_for(self.layout, job.x[:1], job.recipe, job.scale, job.segment)
+
+            def write(start: int, stop: int) -> None:
+                for job in jobs:
+                    made = quantize_for(self.layout, job.x[start:stop], job.recipe, job.scale, job.segment)
+                    store(self.layout, self.pages, slots[start:stop], job.segment.side, made, job.segment)
+
+            for _ in threads.in_order(write, threads.tiles(len(slots), self._row)):
+                pass
+            return
+        made = [quantize_for(self.layout, job.x, job.recipe, job.scale, job.segment) for job in jobs]
+        for job, quantized in zip(jobs, made, strict=True):
+            job.scale = _tensor_scale(quantized)
+            store(self.layout, self.pages, slots, job.segment.side, quantized, job.segment)
+
+    @property
+    def _row(self) -> int:
+        """Elements of a token on its longer side."""
+        return self.layout.num_kv_heads * max(self.layout.head_size, self.layout.head_size_v)
 
     def gather(
         self, block_table: ArrayLike, seq_len: int, dtype: DTypeLike = np.float32
@@ -146,13 +190,20 @@ class PagedCache:
             return np.zeros((len(slots), self.layout.num_kv_heads, 0), dtype)
         if scale is None and find_mode(self.layout.mode).tensor_scale:
             raise InputError(f"mode {self.layout.mode} needs a {side}_scale to be read: give one, or write first")
-        values = [
-            load(self.layout, self.pages, slots, side, *covering(segment, self.recipe, scale), segment).dequantize(
-                dtype
-            )
-            for segment in self.layout.segments(side)
-        ]
-        return values[0] if len(values) == 1 else np.concatenate(values, axis=-1)
+        out = np.empty((len(slots), self.layout.num_kv_heads, self._dims(side)), dtype)
+
+        def read(start: int, stop: int) -> None:
+            for segment in self.layout.segments(side):
+                how = covering(segment, self.recipe, scale)
+                found = load(self.layout, self.pages, slots[start:stop], side, *how, segment)
+                out[start:stop, :, _slice(segment)] = found.dequantize(dtype)
+
+        for _ in threads.in_order(read, threads.tiles(len(slots), self._row)):
+            pass
+        return out
+
+    def _dims(self, side: Side) -> int:
+        return self.layout.head_size if side == "k" else self.layout.head_size_v
 
     def _scale(self, side: Side, given: ArrayLike | None, how: Recipe) -> np.float32 | None:
         kept = self.k_scale if side == "k" else self.v_scale
@@ -228,7 +279,7 @@ def store(
 ) -> None:
     """Write the codes and page scales of tokens into their slots; tokens with a negative slot are left out."""
     segment = segment or layout.segments(side)[0]
-    kept = slots >= 0
+    kept = np.flatnonzero(slots >= 0)
     block, slot = np.divmod(slots[kept], layout.block_size)
     tokens, heads = quantized.codes.shape[:2]
     how = quantized.recipe
@@ -244,7 +295,7 @@ def store(
     parts += [(region, quantized.more[region.part]) for region in segment.more]
     for region, whole in parts:
         rows = np.ascontiguousarray(whole).view(np.uint8).reshape(tokens, heads, region.row_bytes)
-        region.write(pages, block, slot, rows[kept])
+        region.write(pages, block, slot, rows if len(kept) == tokens else rows[kept])
 
 
 def load(

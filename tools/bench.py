@@ -26,6 +26,7 @@ os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # torch's large outputs then
 
 import ml_dtypes
 import numpy as np
+from bench_cache import cache_rates
 from bench_commands import commands, importing
 from bench_parallel import parallel
 from bench_ptx import emulation
@@ -219,6 +220,7 @@ SECTIONS: dict[str, Callable[[], Iterator[Row]]] = {
     "elements": elements,
     "per_token_head": per_token_head,
     "nvfp4": nvfp4,
+    "cache": cache_rates,
     "diagnose": diagnosing,
     "import": lambda: importing(ROOT),
     "commands": lambda: commands(ROOT, skip),

@@ -75,8 +75,8 @@ def pack_bits(codes: ArrayLike, bits: int) -> NDArray[np.uint8]:
         got = f"{array.min()}..{array.max()}"
         raise InputError(f"{bits}-bit codes of dtype {array.dtype} lie in {low}..{high}; got {got}")
     patterns = np.ascontiguousarray(array).view(np.uint8) & np.uint8((1 << bits) - 1)
-    if bits == 8:
-        return patterns
+    if bits in (1, 2, 4, 8) and not array.shape[-1] * bits % 8:
+        return _folded(patterns, bits)
     # eight codes fill `bits` bytes: they are put together in one 64-bit word
     count = array.shape[-1]
     groups = -(-count // 8)
@@ -115,8 +115,8 @@ def unpack_bits(packed: ArrayLike, bits: int, count: int | None = None) -> NDArr
     wanted = held if count is None else count
     if not 0 <= wanted <= held:
         raise InputError(f"{array.shape[-1]} bytes hold {held} codes of {bits} bits; got count {count}")
-    if bits == 8:
-        return np.ascontiguousarray(array[..., :wanted])
+    if bits in (1, 2, 4, 8):
+        return np.ascontiguousarray(_unfolded(array, bits)[..., :wanted])
     groups = -(-wanted // 8)
     eights = np.zeros((*array.shape[:-1], groups * bits), np.uint8)
     taken = min(groups * bits, array.shape[-1])
@@ -128,6 +128,27 @@ def unpack_bits(packed: ArrayLike, bits: int, count: int | None = None) -> NDArr
     for place in range(8):
         codes[..., place] = (words >> np.uint64(bits * place)) & np.uint64((1 << bits) - 1)
     return np.ascontiguousarray(codes.reshape(*array.shape[:-1], 8 * groups)[..., :wanted])
+
+
+def _folded(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Codes of a width that divides 8, packed: each pair becomes a code twice as wide until bytes are full."""
+    while bits < 8:
+        pairs = codes.view("<u2")
+        codes = (pairs | pairs >> np.uint16(8 - bits)).astype(np.uint8)  # the cast keeps the low byte
+        bits *= 2
+    return codes
+
+
+def _unfolded(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """The codes of a width that divides 8, one per byte: the inverse of `_folded`."""
+    width = 8
+    while width > bits:
+        width //= 2
+        halves = packed.astype("<u2")
+        halves |= halves << np.uint16(8 - width)
+        halves &= np.uint16(0x0101 * ((1 << width) - 1))
+        packed = halves.view(np.uint8)
+    return packed
 
 
 def _check_width(bits: int) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from kvformat import cache
 from kvformat.attention.judge import judge
 from kvformat.dump.dump import Dump
+from kvformat.elements import threads
 from kvformat.elements.formats import element
 from kvformat.errors import InputError
 from kvformat.layouts import Segment
@@ -28,8 +29,6 @@ from kvformat.verify.report import Report, Tally
 Side = cache.Side
 Progress = Callable[[int, int], None]
 
-#: elements judged at once, per side: expected and found codes, input and masks then take about 64 MiB
-CHUNK = 1 << 22
 #: elements that the interval reader is given at once: it keeps some twenty arrays of them
 _INTERVALS = 1 << 16
 
@@ -109,13 +108,20 @@ def check(dump: Dump, *, recipe: str | Recipe | None = None, progress: Progress 
         piece: Tally(piece.side, *_labels(piece), reach=_reach(dump, piece)) for piece in _pieces(dump, how, scales)
     }
     first: Place | None = None
-    for start, stop in _chunks(dump):
-        for piece, tally in tallies.items():
-            found = _compare(dump, piece, (start, stop), tally)
+    chunks = _chunks(dump)
+    made = threads.in_order(lambda start, stop: [_matches(dump, piece, start, stop) for piece in tallies], chunks)
+    for chunk, matches in zip(chunks, made, strict=True):
+        for match, (piece, tally) in zip(matches, tallies.items(), strict=True):
+            if match is not None:
+                tally.add_equal(match.compared, match.tokens)
+                if tally.reach is not None and match.reach is not None:
+                    tally.reach.join(match.reach)
+                continue
+            found = _compare(dump, piece, chunk, tally)
             if found is not None and (first is None or found.token < first.token):
                 first = found
         if progress is not None:
-            progress(stop, dump.tokens)
+            progress(chunk[1], dump.tokens)
     attention = None if dump.query is None else judge(dump, how, scales)
     if first is None:
         return Report.make(dump, how, scales, tuple(tallies.values()), attention=attention)
@@ -165,11 +171,9 @@ def wrong_tokens(dump: Dump, how: Recipe, *, progress: Progress | None = None) -
     return wrong
 
 
-def _chunks(dump: Dump) -> Iterator[tuple[int, int]]:
+def _chunks(dump: Dump) -> list[tuple[int, int]]:
     row = dump.layout.num_kv_heads * max(dump.layout.head_size, dump.layout.head_size_v)
-    step = max(1, CHUNK // row)
-    for start in range(0, dump.tokens, step):
-        yield start, min(start + step, dump.tokens)
+    return threads.tiles(dump.tokens, row)
 
 
 def _tensor_scale(dump: Dump, side: Side, how: Recipe) -> np.float32 | None:
@@ -185,6 +189,50 @@ def _tensor_scale(dump: Dump, side: Side, how: Recipe) -> np.float32 | None:
     whole = _Piece(main, how, None)
     parts = [statistics(level, checked(whole.rows(dump, *chunk))) for chunk in _chunks(dump)]
     return tensor_scale(level, np.maximum.reduce(parts))
+
+
+@dataclass(frozen=True)
+class _Match:
+    """A piece of a chunk in which no byte differs from the expected ones."""
+
+    tokens: int
+    #: codes and parameters, by part
+    compared: dict[str, int]
+    reach: Reach | None
+
+
+def _matches(dump: Dump, piece: _Piece, start: int, stop: int) -> _Match | None:
+    """Compare a piece of a chunk of tokens as bytes; None where one differs, which `_compare` then judges."""
+    slots = dump.slot_mapping[start:stop]
+    tokens = np.flatnonzero(slots >= 0)
+    x = piece.rows(dump, start, stop)
+    if len(tokens) < len(x):
+        x, slots = x[tokens], slots[tokens]
+    if not len(tokens):
+        return _Match(0, {}, None)
+    expected, found = piece.expected(dump, x), piece.found(dump, slots)
+    pairs = {
+        part: [each.scales if part == "scale" else each.more[part] for each in (expected, found)]
+        for part in expected.recipe.in_page
+    } | {"code": [expected.codes, found.codes]}
+    if not all(_same_bytes(*pair) for pair in pairs.values()):
+        return None
+    differ = piece.copies_differ(dump, slots)
+    if differ is not None and differ.any():
+        return None
+    reach = _reach(dump, piece)
+    if reach is not None:
+        reach.add(x, found)
+    return _Match(len(tokens), {"scale": 0} | {part: pair[0].size for part, pair in pairs.items()}, reach)
+
+
+def _same_bytes(a: NDArray[Any], b: NDArray[Any]) -> bool:
+    """Whether two arrays of one shape hold the same bytes."""
+    first, second = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (a, b))
+    wide = len(first) // 8 * 8  # eight at a time
+    return np.array_equal(first[:wide].view(np.uint64), second[:wide].view(np.uint64)) and np.array_equal(
+        first[wide:], second[wide:]
+    )
 
 
 def _compare(dump: Dump, piece: _Piece, chunk: tuple[int, int], tally: Tally) -> Place | None:

@@ -50,6 +50,12 @@ class Reach:
         self.saturated += int(np.count_nonzero((magnitude > limit) & (magnitude < infinity)))
         self.vanished += int(np.count_nonzero(_zeros(found) & (magnitude != 0)))
 
+    def join(self, other: Reach) -> None:
+        """Count what another one has counted for the same scale."""
+        self.elements += other.elements
+        self.saturated += other.saturated
+        self.vanished += other.vanished
+
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
         return {"largest": self.largest, "elements": self.elements, "saturated": self.saturated,
@@ -120,7 +126,10 @@ def _zeros(found: Quantized) -> NDArray[np.bool_]:
     how = found.recipe
     assert how.element is not None
     if how.inner is None:
-        zero: NDArray[np.bool_] = element(how.element).values()[found.codes.view(np.uint8)] == 0
+        codes = found.codes.view(np.uint8)
+        zero = np.zeros(codes.shape, bool)
+        for code in np.flatnonzero(element(how.element).values() == 0):
+            zero |= codes == np.uint8(code)
         return zero
     scales = how.inner.format.values(found.scales).reshape(*found.codes.shape[:2], -1)
     return np.repeat(scales == 0, found.codes.shape[2] // scales.shape[2], axis=2)

@@ -57,6 +57,17 @@ class Tally:
         self.heads[part] = self.heads.get(part, np.zeros(wrong.shape[1], np.int64)) + wrong.sum(axis=(0, 2))
         self.columns[part] = self.columns.get(part, np.zeros(wrong.shape[2], np.int64)) + wrong.sum(axis=(0, 1))
 
+    def add_equal(self, compared: dict[str, int], tokens: int) -> None:
+        """Count a chunk of so many tokens in which nothing differs: by part, what was compared."""
+        self.tokens += tokens
+        for part, count in compared.items():
+            self.compared[part] = self.compared.get(part, 0) + count
+            for counts in (self.wrong, self.wrong_token_count):
+                counts.setdefault(part, 0)
+            self.wrong_tokens.setdefault(part, [])
+            for lines in (self.heads, self.columns):
+                lines.setdefault(part, np.zeros(1, np.int64))
+
     def where(self, part: str) -> str:
         """In words: which tokens, heads and columns differ."""
         heads, columns = np.flatnonzero(self.heads[part]), np.flatnonzero(self.columns[part])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kvformat.elements import threads
 from kvformat.layouts import layout as make_layout
-from kvformat.verify import compare
 from tests.verify.cases import judge, written
 
 TOKENS, HEADS, DIM = 8, 3, 64
@@ -124,7 +124,7 @@ def test_swizzled_v_scales_read_linearly():
     ],
 )
 def test_tokens_are_listed_by_their_rows_in_the_dump(monkeypatch, tokens, text, chunk):
-    monkeypatch.setattr(compare, "CHUNK", chunk)
+    monkeypatch.setattr(threads, "TILE", chunk)
     layout, key, _ = pages_of("int8_per_token_head")
     slots = SLOTS[::-1].copy()
     pages = written(layout, key, key, slots, 1)
