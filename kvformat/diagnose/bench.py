@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvformat.cache import covering
+from kvformat.diagnose.canvas import unpacked
 from kvformat.diagnose.edits import edited
 from kvformat.diagnose.fault import RIGHT, Source, Variant
 from kvformat.diagnose.remaps import Frame, in_mode_none, laid, right_places
@@ -18,7 +19,6 @@ from kvformat.diagnose.scopes import OUTER_SCOPES, SCOPES, Scene
 from kvformat.diagnose.values import expression, moved, parsed, spread, where
 from kvformat.dump.dump import Dump
 from kvformat.elements.formats import element
-from kvformat.elements.packing import unpack_bits
 from kvformat.layouts import Segment
 from kvformat.recipes.admissible import trial_error
 from kvformat.recipes.intervals import (
@@ -373,7 +373,9 @@ class Bench:
         at = right_places(self._frame()).at
         codes = at[side, "code"]
         scales = at.get((side, "scale"), np.zeros((*codes.shape[:2], 0), np.int64))
-        stored = pages[codes] if right.bits >= 8 else unpack_bits(pages[codes], right.bits)
+        layout = self.dump.layout
+        (segment,) = layout.segments(side)  # a layout with several has no mode none
+        stored = unpacked(segment, pages[codes], right.bits, "low first", high_first=layout.nibbles == "high_first")
         masks = written[codes], written[scales]
         return replace(right, codes=stored, scales=pages[scales], predicted=masks)
 

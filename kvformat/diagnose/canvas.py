@@ -16,7 +16,7 @@ from kvformat.diagnose.rows import Rows, is_nan
 from kvformat.dump.dump import Dump
 from kvformat.elements.formats import ELEMENTS, element
 from kvformat.elements.packing import pack_bits, unpack_bits
-from kvformat.layouts import Segment
+from kvformat.layouts import Region, Segment
 from kvformat.verify.identify import Side
 
 Mask = NDArray[np.bool_]
@@ -127,7 +127,7 @@ def strip(
 
 def _stored(segment: Segment, rows: Rows, part: str, places: Places, high_first: bool) -> Bytes:
     if part == "code":
-        return packed(rows, places.packing, high_first=high_first)
+        return packed(segment, rows, places.packing, high_first=high_first)
     copies = segment.scales[0].copies if segment.scales else 1
     return np.repeat(rows.scales, copies, axis=2) if copies > 1 else rows.scales
 
@@ -184,9 +184,12 @@ def labels(pieces: Sequence[tuple[Segment, Rows]]) -> Labels:
 def _dims(segment: Segment, rows: Rows, part: str) -> Ints:
     """By byte of a row the first dim that it is about; -1 where it is about all of them."""
     if part == "code":
-        bits = segment.codes[0].bits
-        count = len(segment.dims) * bits // 8
-        return segment.dims.start + np.arange(count) * 8 // bits
+        planes = [region.order[:: max(8 // region.bits, 1)] + region.first_dim for region in _in_order(segment)]
+        if rows.bits > 8:  # values in whole bytes
+            return np.repeat(np.concatenate(planes), rows.bits // 8)
+        if any(8 % region.bits for region in segment.codes):
+            return segment.dims.start + np.arange(len(segment.dims) * rows.bits // 8) * 8 // rows.bits
+        return np.concatenate(planes)
     if not rows.scales.size:
         return np.zeros(0, np.int64)
     copies = segment.scales[0].copies
@@ -224,13 +227,25 @@ class Image:
         return np.flatnonzero(self.known & (self.value != self.canvas.found))
 
 
-def packed(rows: Rows, packing: Packing, *, high_first: bool = False) -> Bytes:
-    """The codes of rows as they lie in the page: (tokens, heads, bytes)."""
+def packed(segment: Segment, rows: Rows, packing: Packing, *, high_first: bool = False) -> Bytes:
+    """The codes of rows as they lie in the page: (tokens, heads, bytes), one plane of their bits after the other."""
     if rows.bits >= 8:
         return rows.codes
-    if rows.bits != 4:
-        return pack_bits(rows.codes & np.uint8((1 << rows.bits) - 1), rows.bits)
-    codes, half = rows.codes & np.uint8(15), rows.codes.shape[2] // 2
+    start, planes = segment.dims.start, []
+    for region in _in_order(segment):
+        codes = rows.codes[..., region.first_dim - start : region.first_dim - start + region.columns]
+        codes = codes >> np.uint8(region.first_bit) & np.uint8((1 << region.bits) - 1)
+        codes = codes if region.in_column_order else codes[..., region.order]
+        planes.append(_together(codes, packing, high_first) if region.bits == 4 else pack_bits(codes, region.bits))
+    return planes[0] if len(planes) == 1 else np.concatenate(planes, axis=-1)
+
+
+def _in_order(segment: Segment) -> list[Region]:
+    return sorted(segment.codes, key=lambda region: (region.first_dim, region.first_bit))
+
+
+def _together(codes: Bytes, packing: Packing, high_first: bool) -> Bytes:
+    half = codes.shape[2] // 2
     halves = packing.startswith("halves")
     first, second = (codes[..., :half], codes[..., half:]) if halves else (codes[..., 0::2], codes[..., 1::2])
     low, high = (second, first) if packing.endswith("high first") != high_first else (first, second)
@@ -241,12 +256,22 @@ def packed(rows: Rows, packing: Packing, *, high_first: bool = False) -> Bytes:
     return together
 
 
-def unpacked(found: Bytes, bits: int, packing: Packing, *, high_first: bool = False) -> Bytes:
-    """`packed` undone."""
+def unpacked(segment: Segment, found: Bytes, bits: int, packing: Packing, *, high_first: bool = False) -> Bytes:
+    """`packed` undone: the codes (tokens, heads, dims) of bytes."""
     if bits >= 8:
         return found
-    if bits != 4:
-        return unpack_bits(found, bits)
+    start, byte = segment.dims.start, 0
+    codes = np.zeros((*found.shape[:2], len(segment.dims)), np.uint8)
+    for region in _in_order(segment):
+        width = region.columns * region.bits // 8
+        plane = found[..., byte : byte + width]
+        apart = _apart(plane, packing, high_first) if region.bits == 4 else unpack_bits(plane, region.bits)
+        codes[..., region.first_dim - start + region.order] |= apart << np.uint8(region.first_bit)
+        byte += width
+    return codes
+
+
+def _apart(found: Bytes, packing: Packing, high_first: bool) -> Bytes:
     low, high = found & 15, found >> 4
     first, second = (high, low) if packing.endswith("high first") != high_first else (low, high)
     if packing.startswith("halves"):

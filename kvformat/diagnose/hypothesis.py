@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from kvformat.diagnose import length
 from kvformat.diagnose.bench import Bench, Piece
-from kvformat.diagnose.canvas import Canvas, Image, Labels, Strip, labels, sides_of, strip, unpacked
+from kvformat.diagnose.canvas import Canvas, Image, Labels, Strip, labels, packed, sides_of, strip, unpacked
 from kvformat.diagnose.fault import RIGHT, Fault, Variant
-from kvformat.diagnose.remaps import Frame, Places, right_places
+from kvformat.diagnose.remaps import Frame, Packing, Places, right_places
 from kvformat.diagnose.rows import Rows
 from kvformat.diagnose.scope import Axis, Scope
-from kvformat.elements.packing import pack_bits
 from kvformat.layouts import Segment
 from kvformat.recipes.admissible import is_approximate
 from kvformat.recipes.program import Recipe
@@ -214,7 +213,7 @@ class Scene:
                 continue
             high = layout.nibbles == "high_first"
             bytes_ = found[codes.place].reshape(codes.shape)[tokens]
-            given = unpacked(bytes_, rows.bits, places.packing, high_first=high)
+            given = unpacked(segment, bytes_, rows.bits, places.packing, high_first=high)
             raw = rows.scales[tokens] if scales is None else np.ascontiguousarray(
                 found[scales.place].reshape(scales.shape)[tokens][..., :: segment.scales[0].copies]
             )  # fmt: skip
@@ -228,7 +227,7 @@ class Scene:
                 continue
             good_scales, good_codes, several = masks
             good = np.zeros(codes.shape, bool)
-            good[tokens] = _of_bytes(good_codes, rows.bits, places.packing)
+            good[tokens] = _of_bytes(good_codes, segment, rows, places.packing)
             fits = [(codes, good)]
             if scales is not None:
                 good = np.zeros(scales.shape, bool)
@@ -283,16 +282,13 @@ def _any_token(mask: Mask) -> Mask:
     return found
 
 
-def _of_bytes(good: Mask, bits: int, packing: str) -> Mask:
-    if bits >= 8:
+def _of_bytes(good: Mask, segment: Segment, rows: Rows, packing: Packing) -> Mask:
+    """Which bytes hold good codes alone: those that are 0 where a code that is not good is all ones."""
+    if rows.bits >= 8:
         return good
-    if bits != 4:  # packed, a code that is not good is all ones
-        whole: Mask = pack_bits(np.where(good, np.uint8(0), np.uint8((1 << bits) - 1)), bits) == 0
-        return whole
-    half = good.shape[2] // 2
-    halves = packing.startswith("halves")
-    first, second = (good[..., :half], good[..., half:]) if halves else (good[..., 0::2], good[..., 1::2])
-    return np.logical_and(first, second)
+    ones = np.uint8((1 << rows.bits) - 1)
+    whole: Mask = packed(segment, replace(rows, codes=np.where(good, np.uint8(0), ones)), packing) == 0
+    return whole
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import gcd
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -80,23 +79,11 @@ def _at(layout: Layout, frame: Frame, block_size: int) -> dict[Part, Addresses]:
     block, slot = np.divmod(frame.slots, block_size)
     base = (block * frame.layout.page_bytes)[:, None, None]
     at: dict[Part, Addresses] = {}
-    for region in sorted(layout.regions, key=lambda each: each.first_dim):
-        rows = _row_bytes(region, slot) + base
+    for region in sorted(layout.regions, key=lambda each: (each.first_dim, each.first_bit)):
+        rows = region.row_bytes_of(slot) + base
         before = at.get((region.side, region.part))
         at[region.side, region.part] = rows if before is None else np.concatenate([before, rows], axis=2)
     return at
-
-
-def _row_bytes(region: Region, slot: NDArray[np.int64]) -> Addresses:
-    """Page bytes (tokens, heads, row bytes) of a region's rows."""
-    # the fewest columns that fill whole bytes: 2 of 4 bits, 4 of 6, 1 of 8 or 32
-    shared = gcd(region.bits, 8)
-    width = region.bits // shared
-    columns = np.arange(0, region.columns, 8 // shared)
-    heads = np.arange(region.heads)
-    first = region.address(slot[:, None, None], heads[:, None], columns) // 8
-    rows: Addresses = (first[..., None] + np.arange(width)).reshape(*first.shape[:2], -1)
-    return rows
 
 
 def _entry(layout: Layout) -> tuple[Entry, Form]:
@@ -190,7 +177,7 @@ class KThenV:
                 return None
             inside = 0
             for region in regions:
-                rows = _row_bytes(region, slot) - region.offset + inside
+                rows = region.row_bytes_of(slot) - region.offset + inside
                 at[side, region.part] = rows + start + (block * size)[:, None, None]
                 inside += region.num_bytes
             start += frame.num_blocks * size

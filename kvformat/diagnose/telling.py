@@ -159,12 +159,8 @@ def places(scene: Scene, wrong: Ints) -> str:
         return f"byte {byte[0]} of block {block[0]} ({what})"
     slot_of = np.full(page, -1)
     for region in layout.regions:
-        columns = np.arange(0, region.columns * region.bits, 8) // region.bits
-        grid = np.meshgrid(np.arange(region.slots), np.arange(region.heads), columns, indexing="ij")
-        first = region.address(*grid) // 8
-        step = max(region.bits // 8, 1)
-        inside = np.arange(columns.size) % step
-        slot_of[first + inside] = grid[0]
+        each = np.arange(region.slots)
+        slot_of[region.row_bytes_of(each)] = each[:, None, None]
     slots = slot_of[byte]
     kept = np.unique((block * layout.block_size + slots)[slots >= 0])
     if not len(kept):

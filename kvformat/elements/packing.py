@@ -141,7 +141,7 @@ def _folded(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
 
 def _unfolded(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     """The codes of a width that divides 8, one per byte: the inverse of `_folded`."""
-    width = 8
+    packed, width = np.ascontiguousarray(packed), 8
     while width > bits:
         width //= 2
         halves = packed.astype("<u2")

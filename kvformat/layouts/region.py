@@ -223,6 +223,19 @@ class Region:
         """Whether the entries of a row lie in its bytes in the order of their columns."""
         return self._row.order is None
 
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """The columns of a row in the order in which they lie in its bytes: (columns,)."""
+        return np.arange(self.columns, dtype=np.int64) if self._row.order is None else self._row.order
+
+    def row_bytes_of(self, slot: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The page bytes of the rows of n slots, (n, heads, row bytes), in the order in which they lie."""
+        # the fewest columns that fill whole bytes: 2 of 4 bits, 4 of 6, 1 of 8 or 32
+        shared = gcd(self.bits, 8)
+        first = self.address(slot[:, None, None], np.arange(self.heads)[:, None], self.order[:: 8 // shared]) // 8
+        rows: NDArray[np.int64] = (first[..., None] + np.arange(self.bits // shared)).reshape(*first.shape[:2], -1)
+        return rows
+
     def describe(self) -> dict[str, object]:
         """The region as plain data: sizes and strides in bytes, `digits` in (size, stride in bits).
 
