@@ -205,7 +205,7 @@ def _unwritten(slots: Slots) -> Iterator[Breach]:
         later = np.cumsum(blocks[:, ::-1], axis=1)[:, ::-1] > 0
         missing = (~blocks & later).reshape(-1)
     if slots.scale_kind != "float32":
-        missing &= (slots.values != 0).any(axis=(1, 2))
+        missing &= (slots.values != slots.traits.zero).any(axis=(1, 2))
         rows = (slots.values != slots.values[..., :1]).any(axis=(1, 2))
         varied = (rows & slots.written).reshape(blocks.shape).sum(axis=1)
         missing &= (varied > missing.reshape(blocks.shape).sum(axis=1) * _MANY).repeat(slots.block_size)

@@ -37,6 +37,8 @@ class Traits:
     zeros_are_nan: bool = False
     #: scales of blocks of 16 beside one of the tensor, which some layouts swizzle
     swizzles: bool = False
+    #: the value of the code of zeros: 8 where codes are unsigned and 8 is taken off
+    zero: float = 0.0
     #: a code of 0 is not the value 0: there is a zero point, or a minimum, or the codes of zeros are others
     offset: bool = False
     #: a right scale may be negative
@@ -62,7 +64,9 @@ def traits(recipe: Recipe) -> Traits:
     recipe = recipe.for_input("bfloat16")  # where parameters are stored in the dtype of x: that of most models
     inner = recipe.inner
     if inner is None:
-        return Traits(kind, zero_is_negative=any(map(_negative_zero, _runs(recipe))))
+        runs = _runs(recipe)
+        zero = float(_values(runs[0])[0, 0, 1])  # beside one large element
+        return Traits(kind, zero_is_negative=any(map(_negative_zero, runs)), zero=zero)
     stored = inner.store.split()[0]
     runs = _runs(recipe)
     tops = min(float(_tops(run).min()) for run in runs)

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from kvformat.dump import Dump
+from kvformat.elements import threads
 from kvformat.errors import InputError
 from kvformat.layouts import layout as make_layout
-from kvformat.verify import check, compare
+from kvformat.verify import check
 from tests.verify.cases import CASES, SLOTS, from_bits, judge, one_head, right, written
 
 
@@ -194,9 +195,9 @@ def test_in_chunks_the_report_is_the_same(monkeypatch, case, chunk):
     for dump_pages in (pages, broken):
         dump = Dump.from_arrays(key, value, dump_pages, SLOTS, layout=layout, recipe=f"golden/{layout.mode}")
         with monkeypatch.context() as patch:
-            patch.setattr(compare, "CHUNK", 1 << 22)
+            patch.setattr(threads, "TILE", 1 << 22)
             whole = check(dump)
-        monkeypatch.setattr(compare, "CHUNK", chunk)
+        monkeypatch.setattr(threads, "TILE", chunk)
         parts = check(dump)
         assert parts.to_json() == whole.to_json()
         assert str(parts) == str(whole)
@@ -205,7 +206,7 @@ def test_in_chunks_the_report_is_the_same(monkeypatch, case, chunk):
 
 def test_progress_grows_to_the_number_of_tokens(monkeypatch):
     _, layout, key, value, pages = right(CASES[0])
-    monkeypatch.setattr(compare, "CHUNK", 3 * 2 * 64)  # three tokens
+    monkeypatch.setattr(threads, "TILE", 3 * 2 * 64)  # three tokens
     calls = []
     check(
         Dump.from_arrays(key, value, pages, SLOTS, layout=layout, recipe=f"golden/{layout.mode}"),
@@ -220,7 +221,7 @@ def test_a_chunk_is_as_many_tokens_as_the_longer_side_allows(monkeypatch, dtype)
     layout = make_layout("vllm-0.33", mode="fp8_per_tensor", **sizes)
     key, value = np.ones((5, 1, 4), dtype), np.ones((5, 1, 8), dtype)
     pages = written(layout, key, value, np.arange(5), 2)
-    monkeypatch.setattr(compare, "CHUNK", 16)
+    monkeypatch.setattr(threads, "TILE", 16)
     calls = []
     dump = Dump.from_arrays(key, value, pages, np.arange(5), layout=layout, recipe=f"golden/{layout.mode}")
     assert check(dump, progress=lambda *call: calls.append(call)).ok
