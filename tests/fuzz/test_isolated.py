@@ -190,6 +190,7 @@ def test_faults_in_tails_and_among_many_heads_are_found_by_default(function):
 
 
 def test_the_command_it_prints_searches_the_same_again(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torch")
     (tmp_path / "kernel file.py").write_text(KERNEL)
     (tmp_path / "helper_beside_it.py").write_text("import os\n\n\ndef leave():\n    os._exit(0)\n")
     monkeypatch.chdir(tmp_path)

@@ -121,7 +121,7 @@ def judge(case, count, answers):
 
 @needs_ptxas
 @pytest.mark.slow
-@pytest.mark.parametrize("assembler", ASSEMBLERS, ids=lambda each: f"{each.path.name}-{each.version}")
+@pytest.mark.parametrize("assembler", ASSEMBLERS, ids=[f"{each.path.name}-{each.version}" for each in ASSEMBLERS])
 @pytest.mark.parametrize("case", FOLDED, ids=lambda case: case.opcode)
 def test_ptxas_folds_to_the_same_bits(case, assembler):
     judge(case, 500, lambda operands: folders.ptxas(assembler, case.opcode, operands, case.letter))
@@ -129,7 +129,7 @@ def test_ptxas_folds_to_the_same_bits(case, assembler):
 
 @needs_ptxas
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("assembler", ASSEMBLERS, ids=lambda each: f"{each.path.name}-{each.version}")
+@pytest.mark.parametrize("assembler", ASSEMBLERS, ids=[f"{each.path.name}-{each.version}" for each in ASSEMBLERS])
 @pytest.mark.parametrize("case", FOLDED, ids=lambda case: case.opcode)
 def test_ptxas_folds_ten_thousand_rows_to_the_same_bits(case, assembler):
     judge(case, 10_000, lambda operands: folders.ptxas(assembler, case.opcode, operands, case.letter))
