@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -378,7 +378,7 @@ def dequantize(quantized: Quantized, dtype: DTypeLike = np.float32) -> NDArray[A
     patterns = np.ascontiguousarray(codes).view(np.uint8) & np.uint8(fmt.codes - 1)
     share = how.share
     if share is None or (share.within_row and all(level.granularity.of_rows for level in how.outer)):
-        return _rounded(restored(how.prepare, _values_of_rows(quantized, patterns)), out_dtype)
+        return _by_tokens(quantized, patterns, out_dtype)
     params, shape = quantized.params, codes.shape
     around = [
         grouping.take_outer(share, level.granularity, level.format.values(params[level.name]), shape)
@@ -391,6 +391,29 @@ def dequantize(quantized: Quantized, dtype: DTypeLike = np.float32) -> NDArray[A
         _dequantize_rows(plan, rows, table, outer, np.empty((len(rows), 1, 0), np.float32), values)
         made.append(values)
     return _rounded(restored(how.prepare, grouping.scatter(share, made, shape)), out_dtype)
+
+
+def _by_tokens(quantized: Quantized, patterns: NDArray[np.uint8], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The values where groups lie within rows, or whole rows share all parameters; tile by tile, on all cores."""
+    how, (tokens, heads, dims) = quantized.recipe, patterns.shape
+    pieces = threads.tiles(tokens, heads * dims)
+    if len(pieces) <= 1 or any(not level.granularity.shares_tokens for level in how.outer):
+        return _rounded(restored(how.prepare, _values_of_rows(quantized, patterns)), dtype)
+    out = np.empty(patterns.shape, dtype)
+    own = {level.name for level in (*how.group, *how.after)}
+
+    def some(start: int, stop: int) -> None:
+        part = replace(
+            quantized,
+            scales=quantized.scales[start:stop] if own else quantized.scales,
+            more={name: each[start:stop] if name in own else each for name, each in quantized.more.items()},
+        )
+        values = restored(how.prepare, _values_of_rows(part, patterns[start:stop]))
+        out[start:stop] = _rounded(values, dtype)
+
+    for _ in threads.in_order(some, pieces):
+        pass
+    return out
 
 
 def _values_of_rows(quantized: Quantized, patterns: NDArray[np.uint8]) -> NDArray[np.float32]:
