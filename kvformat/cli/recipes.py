@@ -73,6 +73,26 @@ def show(
     return HOLDS
 
 
+@app.command("find")
+def finding(
+    like: Annotated[str, typer.Option("--like", metavar="WORDS", help='Such as "int8 group 32 scale fp16".')],
+    as_json: _AsJson = False,
+) -> int:
+    """The recipes that have most of what the words say: format, group, scale, rounding, engine, mode."""
+    from kvformat.cli import console
+    from kvformat.recipes.finding import like as search
+
+    found = search(like)
+    if as_json:
+        rows = [{"name": m.recipe.name, "mode": m.recipe.mode, "has": m.has, "lacks": m.lacks} for m in found]
+        return print_json({"recipes": rows})
+    table = console.grid("recipe", "mode", "has", "lacks")
+    for match in found:
+        table.add_row(match.recipe.name, match.recipe.mode, ", ".join(match.has), ", ".join(match.lacks) or "-")
+    console.stdout().print(table)
+    return HOLDS
+
+
 @app.command("prove", short_help="Two recipes on every input that decides their bytes.")
 def prove(
     left: Annotated[str, typer.Argument(help="Recipe, mode or TOML file.", autocompletion=complete.recipes)],
