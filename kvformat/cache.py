@@ -345,7 +345,9 @@ def _codes(
     runs: dict[int, NDArray[np.uint8]] = {}
     for region in segment.codes:
         bits = min(region.bits, fmt.bits)
-        patterns = unpack_bits(region.read(pages, block, slot), bits) << np.uint8(region.first_bit)
+        patterns = unpack_bits(region.read(pages, block, slot), bits)
+        if region.first_bit:
+            patterns <<= np.uint8(region.first_bit)
         below = runs.get(region.first_dim)
         runs[region.first_dim] = patterns if below is None else below | patterns
     whole = [typed(patterns, fmt) for patterns in runs.values()]

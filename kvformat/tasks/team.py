@@ -64,7 +64,7 @@ class Processes(Team):
         self._pool: ProcessPoolExecutor | None = None
         self._others: list[Any] = []
         self.in_flight = count * _AHEAD
-        self.warm_up = 3.0  # so long they take to start and load their kernels: less work is done sooner here, on all cores
+        self.warm_up = 3.0  # so long they take to start and load their kernels: less work is done sooner here
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Give it a task."""
