@@ -18,7 +18,18 @@ from kvformat.ptx import toolchain
 from tests.engines import record
 from tests.engines.judging import Outcome, judge
 
-ADAPTERS = ("vllm_csrc", "vllm_latent", "vllm_torch", "lmcache", "transformer_engine", "sglang_torch", "ggml")
+ADAPTERS = (
+    "vllm_csrc",
+    "vllm_latent",
+    "vllm_indexer",
+    "vllm_nvfp4",
+    "vllm_triton",
+    "vllm_torch",
+    "lmcache",
+    "transformer_engine",
+    "sglang_torch",
+    "ggml",
+)
 
 
 def say(line: str) -> None:

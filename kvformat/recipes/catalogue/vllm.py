@@ -69,12 +69,19 @@ _INT8_FUSED = """
 
 
 # tl.clamp is max, then min: a NaN (a row with Inf has them, Inf * 0) takes the lower bound. From sm_90 on, symmetric
-# bounds compile to min.xorsign.abs, which gives a NaN the bound with the NaN's sign instead.
-def _fp8_code(top: str, element: str) -> str:
-    return f"c = encode(min_number(max_number(mul(x, div_full(1, s)), -{top}), {top}), {element})"
+# bounds compile to min.xorsign.abs: the bound with the sign of the NaN, which a product makes positive.
+def _fp8_code(top: str, element: str, nan: str = "") -> str:
+    return f"""
+        q = mul(x, div_full(1, s))
+        {f"q = select(isnan(q), {nan}, q)" if nan else ""}
+        c = encode(min_number(max_number(q, -{top}), {top}), {element})
+    """
 
 
 _NVFP4_SOURCE = "vLLM 0.33.0, csrc/nvfp4_kv_cache_kernels.cu L169-303, csrc/quantization/fp4/nvfp4_utils.cuh L219-302"
+
+# a chain of maxima that starts from the first element: NaN is passed over, unless there is nothing else
+_AMAX = "select(all_nan(x), nan, amax_number(x))"
 
 _GLOBAL = {
     "name": "g",
@@ -151,7 +158,20 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
         _INT8_UNFUSED,
         "The arithmetic as the source writes it, compiled with enable_fp_fusion=False, or run by the interpreter.",
     ),
-    _per_token_head("triton", "e4m3fn", "448", _fp8_code("448", "e4m3fn"), "amax below 4.48e-4 is on the floor 1e-6."),
+    _per_token_head(
+        "triton",
+        "e4m3fn",
+        "448",
+        _fp8_code("448", "e4m3fn", "448"),
+        "As compiled for sm_90 and later, where a NaN is stored as 0x7E. amax below 4.48e-4 is on the floor 1e-6.",
+    ),
+    _per_token_head(
+        "triton-sm89",
+        "e4m3fn",
+        "448",
+        _fp8_code("448", "e4m3fn"),
+        "As compiled for sm_89, where a NaN is stored as 0xFE.",
+    ),
     _per_token_head(
         "triton-fnuz",
         "e4m3fnuz",
@@ -169,7 +189,7 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
                 "name": "bs",
                 "granularity": "per_block",
                 "store": "e4m3fn",
-                "program": "bs = mul(div(1, g), mul(amax_number(x), rcp_approx(6, ftz)))",
+                "program": f"bs = mul(div(1, g), mul({_AMAX}, rcp_approx(6, ftz)))",
             },
         ],
         "code": """
@@ -180,7 +200,8 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
         "value": "v = mul(mul(c, bs), g)",
         "source": _NVFP4_SOURCE,
         "status": "admissible only",
-        "notes": "No floor: a small block stores 0x00 and loses its values. rcp.approx is off by up to 1 ulp.",
+        "notes": "No floor: a small block stores 0x00 and loses its values. A block of NaN alone stores 0x7F. "
+        "rcp.approx is off by up to 1 ulp.",
     },
     {
         "name": f"{_PREFIX}/minimax-m3/nvfp4",
@@ -249,7 +270,7 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
                 "name": "bs",
                 "granularity": "per_block",
                 "store": "e4m3fn",
-                "program": "bs = mul(div(1, g), mul(amax_number(x), rcp_approx(trial, ftz)))",
+                "program": f"bs = mul(div(1, g), mul({_AMAX}, rcp_approx(trial, ftz)))",
                 "trials": ["6", "4"],
                 # nvcc contracts q * dq - x and err + d * d; where the reciprocal is 0, the element counts in full
                 "error": """

@@ -134,8 +134,9 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
     _record(
         "csrc/indexer_k_mxfp8",
         "e4m3fn",
-        _scale("per_tile", f"pow2_approx({_INDEXER}, up)", "e8m0fnu up"),
-        _DIVIDED,
+        _scale("per_tile", f"pow2_approx({_INDEXER}, up)", "e8m0fnu up ieee"),
+        # it divides by the scale before that is stored: an Inf in the row gives 0xFF, and Inf / Inf
+        "c = encode(div(x, select(isnan(s), inf, s)), e4m3fn)",
         "csrc/cache_kernels.cu L638-705",
         "scale_fmt mxfp8: the scale of ue8m0, stored as its exponent, four times in a uint32.",
         **_APPROXIMATE,
