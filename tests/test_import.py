@@ -80,7 +80,7 @@ FLOORS = (
     {"verify"},
     {"diagnose", "lint", "vectors", "checkpoint", "proofs"},
     {"fuzz", "simulate", "torch"},
-    {"transformers", "many"},
+    {"transformers", "many", "vllm"},
     {"cli"},
 )
 ROOMS = set().union(*FLOORS)

@@ -34,6 +34,7 @@ _TASKS: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("What does this flag store?", "flags.md"),
         ("Whose bits are these?", "guides/whose_bits.md"),
         ("Many dumps, many cores", "guides/many.md"),
+        ("vLLM, while it runs", "guides/vllm.md"),
         ("Which one am I holding?", "which.md"),
         ("What does it cost on my model?", "guides/model.md"),
         ("Are my checkpoint's scales used?", "guides/scales.md"),

@@ -69,6 +69,15 @@ def vllm_minimax(c, t, h):
             yield side, "scale", range(16 * s, 16 * s + 16), at + c.block_size * 64 + place, 0, 8
 
 
+def vllm_cpu(c, t, h):
+    """Per head K [hs][slots], then V [slots][hs]: kdst[i * block_size + t], vdst[t * head_dim + i]."""
+    width = ITEM_BYTES.get(c.dtype, 1)
+    plane = c.block_size * c.head_size * width
+    for i in range(c.head_size):
+        yield "k", "code", range(i, i + 1), 2 * h * plane + (i * c.block_size + t) * width, 0, 8 * width
+    yield from _bytes("v", "code", (2 * h + 1) * plane + t * c.head_size * width, c.head_size, width)
+
+
 def vllm_unfused(c, t, h):
     """[2][slots][heads][hs] or, with inline scales, [2][slots][heads][hs + 4]."""
     start = 0
@@ -343,6 +352,8 @@ PLACES = {
     "executorch": executorch,
     "onnxruntime": onnxruntime,
     "vllm-0.33-minimax-m3": vllm_minimax,
+    "vllm-0.32-cpu": vllm_cpu,
+    "vllm-0.33-cpu": vllm_cpu,
     "vllm-unfused": vllm_unfused,
     "vllm-split": vllm_split,
     "vllm-0.33-deepseek-v4": v4_584,

@@ -74,6 +74,8 @@ ENGINES = (
         for mode in ("fp8_per_tensor", *_HEADS)
         for order in ("NHD", "HND")
     ),
+    *(_rows(f"vllm-{v}-cpu", "fp8_per_tensor", "HND", 4, 2, 8, padding=7 * (v == "0.33")) for v in ("0.32", "0.33")),
+    *(_rows(f"vllm-{v}-cpu", "none", "HND", 4, 3, 6, dtype=d) for v in ("0.32", "0.33") for d in ITEM_BYTES),
     *(_rows(name, "none", "HND", 2, 3, 4, 6, dtype=d) for name in ("vllm-unfused", "vllm-split") for d in ITEM_BYTES),
     *(
         _latent(name, "none", 576, dtype=d)

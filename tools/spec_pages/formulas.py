@@ -67,6 +67,10 @@ def _swizzled(row: str) -> Formulas:
 
 
 _STACKED = Formulas((), (("K data", "i*W*Dk + W*d"), ("V data", "N*W*Dk + i*W*Dv + W*d")))
+_COLUMNS_THEN_ROWS = Formulas(
+    (("P", "W*B*Dk"),),
+    (("K data", "2*h*P + W*(d*B + t)"), ("V data", "(2*h + 1)*P + W*(t*Dv + d)")),
+)
 _STACKED_CODES = (("K data", "i*(Dk//2) + d//2"), ("V data", "N*Dk//2 + i*(Dv//2) + d//2"))
 _K0 = ("K0", "N*Dk//2 + N*Dv//2")
 _V0 = ("V0", "K0 + N*Dk//16")
@@ -264,6 +268,8 @@ FORMULAS: dict[tuple[str, str, str, str], Formulas] = {
     ("vllm-0.33", "nvfp4", "swizzled", "NHD"): _swizzled("t2*H + h"),
     ("vllm-0.33", "nvfp4", "swizzled", "HND"): _swizzled("h*B + t2"),
     **_of("vllm-0.33-minimax-m3", _HEAD_SLOTS, "nvfp4"),
+    **_of("vllm-0.32-cpu", _COLUMNS_THEN_ROWS, *_VALUES),
+    **_of("vllm-0.33-cpu", _COLUMNS_THEN_ROWS, *_VALUES),
     **_of("vllm-unfused", _STACKED, *_VALUES),
     **_of("vllm-unfused", _inline(""), *_HEADS_8),
     **_of("vllm-unfused", _inline("//2"), "int4_per_token_head"),

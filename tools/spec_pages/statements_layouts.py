@@ -14,6 +14,12 @@ PURPOSES = {
     "orders LBHNC, BLHNC and so on: [all layers in one tensor](stacks.md).",
     "vllm-0.33-minimax-m3": "The nvfp4 page that vLLM's fused MiniMax-M3 kernel writes: each head's K and V in one "
     "piece, so that a page split over ranks is a slice of it.",
+    "vllm-0.32-cpu": "The page of vLLM's CPU backend without AMX: of each head a plane of K, column-major "
+    "(`[head_size, slots]`), then a plane of V, row-major (`[slots, head_size]`). Release 0.32 truncates its FP8 "
+    "codes.",
+    "vllm-0.33-cpu": "The page of vLLM's CPU backend without AMX: of each head a plane of K, column-major "
+    "(`[head_size, slots]`), then a plane of V, row-major (`[slots, head_size]`). Release 0.33 rounds its FP8 codes to "
+    "nearest even.",
     "vllm-unfused": "The page of vLLM before K and V of a head shared a cell: "
     "`kv_cache[num_blocks, 2, block_size, num_kv_heads, head_size]`, and with a scale per token and head "
     "`head_size + 4`, the float32 scale behind the codes. Which release changed it was not established.",
@@ -61,6 +67,9 @@ PURPOSES = {
     "`[heads, tokens, head_size]`. The scales are inputs of the operator.",
 }
 
+_CPU_SHAPE = "the tensor, cut in two: vllm/v1/attention/backends/cpu_attn.py, do_kv_cache_update"
+_CPU_PLANES = "column-major K, row-major V: csrc/cpu/cpu_attn_vec.hpp and cpu_attn_fp8.hpp, reshape_and_cache"
+
 CITED = {
     "vllm-0.33": (
         "cells of K and V: vllm/v1/kv_cache_interface.py L552-602, flash_attn.py L1446-1448",
@@ -69,6 +78,8 @@ CITED = {
         "orders of layers: vllm/v1/kv_cache_layout.py L15-28",
     ),
     "vllm-0.33-minimax-m3": ("head-slot pages: L313-330, K scales linear, V scales swizzled",),
+    "vllm-0.32-cpu": (_CPU_SHAPE, _CPU_PLANES),
+    "vllm-0.33-cpu": (_CPU_SHAPE, _CPU_PLANES),
     "vllm-unfused": (
         "the shape: vllm/v1/attention/backends/triton_attn.py, kv_cache.unbind(1)",
         "padded strides: https://github.com/vllm-project/vllm/issues/49716",
@@ -159,6 +170,14 @@ BOUNDS = {
         _refused("head_size 64", "vllm-0.33-minimax-m3", mode="nvfp4"),
         _refused("order NHD", "vllm-0.33-minimax-m3", mode="nvfp4", head_size=128, order="NHD"),
     ),
+    **{
+        name: (
+            _refused("`nvfp4`", name, mode="nvfp4"),
+            _refused("order NHD", name, mode="none", order="NHD"),
+            _refused("head_size_v unlike head_size", name, mode="none", head_size_v=128),
+        )
+        for name in ("vllm-0.32-cpu", "vllm-0.33-cpu")
+    },
     "vllm-unfused": (
         _refused("`nvfp4`", "vllm-unfused", mode="nvfp4"),
         _refused("`fp8_per_token_head`, head_size 66", "vllm-unfused", mode="fp8_per_token_head", head_size=66),

@@ -51,6 +51,23 @@ _SPLIT_SCALES = [
     {"per": "page", "record": ["v.scale"], "tensor": "v_scale_cache", "order": "NHD"},
 ]
 
+# (num_blocks, num_kv_heads, 2 * block_size, head_size), cut in two: K [head_size][slots], V [slots][head_size]
+_CPU_PLANES = {"per": "head", "record": [{"part": "k.code", "swizzle": "transposed"}, "v.code"]}
+
+
+def _cpu(version: str) -> Mapping[str, object]:
+    """The pages of the CPU backend without AMX, whose writer is of that version."""
+    page = {"sections": [_CPU_PLANES], "order": "HND", "head_sizes": "equal"}
+    return {
+        "name": f"vllm-{version}-cpu",
+        "source": f"vLLM {version}.0, csrc/cpu/cpu_attn_vec.hpp, cpu_attn_fp8.hpp; v1/attention/backends/cpu_attn.py",
+        "modes": {
+            "none": {"recipe": "golden/none", **page},
+            "fp8_per_tensor": {"recipe": f"vllm-{version}/cpu/fp8_per_tensor", **page},
+        },
+    }
+
+
 ENTRIES: tuple[Mapping[str, object], ...] = (
     {
         "name": "vllm-0.33",
@@ -100,4 +117,6 @@ ENTRIES: tuple[Mapping[str, object], ...] = (
             "int4_per_token_head": {"recipe": _INT4_HEADS, "sections": _SPLIT_SCALES},
         },
     },
+    _cpu("0.32"),
+    _cpu("0.33"),
 )

@@ -1,4 +1,4 @@
-"""vLLM 0.33.0: what its KV-cache writers compute, read from its source; paths are relative to the vLLM repository."""
+"""vLLM 0.32 and 0.33: what their KV-cache writers compute; paths are relative to the vLLM repository."""
 
 from __future__ import annotations
 
@@ -78,6 +78,15 @@ def _fp8_code(top: str, element: str, nan: str = "") -> str:
     """
 
 
+# vLLM 0.32 on a CPU: std::max(-448, std::min(448, NaN)) is 448, and every zero takes the code 0. The exponent is moved
+# by a product with 2^-120, which rounds a subnormal to a multiple of 2^-149; the code is the 7 bits above bit 20.
+_CPU_TRUNCATED = """
+    q = mul(x, div(1, s))
+    q = max_number(min_number(q, 448), -448)
+    t = mul(splice(mul(q, 7.52316384526264e-37), 0, 20), 1.329227995784916e+36)
+    c = encode(select(q == 0, 0, t), e4m3fn)
+"""
+
 _NVFP4_SOURCE = "vLLM 0.33.0, csrc/nvfp4_kv_cache_kernels.cu L169-303, csrc/quantization/fp4/nvfp4_utils.cuh L219-302"
 
 # a chain of maxima that starts from the first element: NaN is passed over, unless there is nothing else
@@ -123,6 +132,16 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
         "csrc/cpu/cpu_attn_fp8.hpp L30-58",
         "A NaN is stored as the largest value, 0x7E.",
     ),
+    {
+        "name": "vllm-0.32/cpu/fp8_per_tensor",
+        "mode": "fp8_per_tensor",
+        "element": "e4m3fn",
+        "scales": [_TENSOR_SCALE],
+        "code": _CPU_TRUNCATED,
+        "value": "v = mul(c, s)",
+        "source": "vLLM 0.32.0, csrc/cpu/cpu_attn_fp8.hpp, float_to_fp8e4m3_scalar",
+        "notes": "Truncated: the three bits below the exponent are kept, the rest is dropped. -0 becomes +0.",
+    },
     _per_tensor(
         "triton",
         "c = encode(div_full(x, s), e4m3fn)",
