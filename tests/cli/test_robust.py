@@ -21,11 +21,13 @@ KVFORMAT = [sys.executable, "-m", "kvformat.cli"]
 
 
 @pytest.fixture(autouse=True)
-def _children_hear_ctrl_c():
-    """A shell starts what it puts in the background with SIGINT ignored, and children inherit that."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def _children_hear_signals():
+    """A shell ignores SIGINT for what it starts in the background, nohup SIGHUP, and children inherit that."""
+    heard = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in heard.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def refused(capsys, *arguments):

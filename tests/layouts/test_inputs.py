@@ -23,7 +23,7 @@ def refusal(name="vllm-0.33", **changed):
     [
         (
             {"name": "vllm-0.3", "mode": "none"},
-            "unknown layout 'vllm-0.3'; did you mean vllm-0.33 or vllm-0.33-mla or vllm-0.33-indexer?",
+            "unknown layout 'vllm-0.3'; did you mean vllm-0.33 or vllm-0.33-mla or vllm-0.33-cpu?",
         ),
         ({"mode": "nvfp"}, "unknown mode 'nvfp'; did you mean nvfp4 or nvfp4_ds_mla?"),
         ({"mode": "nvfp4", "order": "NDH"}, "unknown order 'NDH'; did you mean NHD or HND?"),
