@@ -115,8 +115,8 @@ def _cuts_off(how: Recipe) -> bool:
         if operation.word == "round" and operation.attributes[0] in ("toward_zero", "up", "down"):
             if operation.attributes[0] != "toward_zero" or operation.operands[0] not in raised:
                 return True
-        elif operation.word == "encode" and {"up", "down"} & set(operation.attributes):
-            return True
+        elif operation.word == "splice" or (operation.word == "encode" and {"up", "down"} & set(operation.attributes)):
+            return True  # splice puts other bits below: what was there is dropped
         for names, is_one in ((halves, half), (raised, lifted or kept)):
             (names.add if is_one else names.discard)(operation.target)
     return False

@@ -118,6 +118,7 @@ REFUSED = {
     "torchao-0.18/float8/fp8_per_token_head",
     "compressed-tensors-0.20/nvfp4",
     "sglang-0.5/triton-group/int8_per_tile",
+    "vllm-0.32/cpu/fp8_per_tensor",
     *(f"ggml-0.25/{build}/q8_0" for build in ("reference", "avx", "neon", "wasm")),
     *(f"ggml-0.25/reference/{mode}" for mode in ("q4_0", "q4_1", "q5_0", "q5_1")),
     *(name for name in names() if name.startswith(("mlx", "openvino", "executorch", "onnxruntime"))),
