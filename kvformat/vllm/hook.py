@@ -39,8 +39,8 @@ def hook(worker: Any, settings: Settings, version: str, out: TextIO | None = Non
         result = load(self, *given, **named)
         from kvformat.vllm.session import Session
 
-        session = Session(settings, version, out)
         config = self.vllm_config
+        session = Session(settings, version, _rank(self), out)
         try:
             layers, scheduling = config.compilation_config.static_forward_context, config.scheduler_config
             session.attach(layers, scheduling.max_num_batched_tokens, config.model_config.dtype, self.device)
@@ -61,6 +61,15 @@ def hook(worker: Any, settings: Settings, version: str, out: TextIO | None = Non
             _refuse(error)
 
     worker.load_model, worker.execute_model, worker.kvformat_hooked = load_model, execute_model, True
+
+
+def _rank(worker: Any) -> int | None:
+    """The number of a worker among all of the engine's; None where it is the only one."""
+    parallel = worker.vllm_config.parallel_config
+    workers = parallel.world_size  # of tensor and pipeline parallelism
+    if workers * parallel.data_parallel_size == 1:
+        return None
+    return int(parallel.data_parallel_rank * workers + worker.rank % workers)
 
 
 def _is_whole(scheduled: Any) -> bool:

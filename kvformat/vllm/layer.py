@@ -68,6 +68,8 @@ class Layer:
         self.number, self.name, self.layer, self.expected, self.captured = number, name, layer, expected, captured
         self.cache: torch.Tensor | None = None
         self.calls = 0
+        #: writes that were not seen, for they had more tokens than a step is planned to have
+        self.missed = 0
         self._layout: Layout | None = None
         impl = layer.impl
         self._write, self._forward = impl.do_kv_cache_update, impl.forward
@@ -80,13 +82,14 @@ class Layer:
     ) -> Any:
         """The engine's writer; its arguments are copied before it runs, on the device and without a wait."""
         tokens, held = slot_mapping.shape[0], self.captured
-        if tokens > len(held.slots):
-            raise InputError(f"{self.name}: {tokens} tokens in a step, more than the {len(held.slots)} planned for")
-        held.key[:tokens].copy_(key[:tokens])
-        held.value[:tokens].copy_(value[:tokens])
-        held.slots[:tokens].copy_(slot_mapping)
         self.cache = kv_cache
         self.calls += 1
+        if tokens > len(held.slots):
+            self.missed += 1
+        else:
+            held.key[:tokens].copy_(key[:tokens])
+            held.value[:tokens].copy_(value[:tokens])
+            held.slots[:tokens].copy_(slot_mapping)
         return self._write(layer, key, value, kv_cache, slot_mapping, *more, **named)
 
     def _attending(self, layer: Any, query: Any, *more: Any, **named: Any) -> Any:
@@ -103,6 +106,10 @@ class Layer:
     def begin(self) -> None:
         """A step begins: what earlier ones wrote is forgotten."""
         self.captured.slots.fill_(-1)
+
+    def written(self) -> int:
+        """Tokens that the step wrote."""
+        return 0 if self.cache is None else int((self.captured.slots >= 0).sum())
 
     def dump(self, *, sequence: bool = False) -> Dump | None:
         """What the step wrote, with the pages it lies in; None where it wrote nothing.

@@ -10,9 +10,10 @@ from typing import Any, TextIO
 
 from kvformat.dump import Dump
 from kvformat.errors import InputError
+from kvformat.recipes.catalogue import recipe as find_recipe
 from kvformat.verify import check
 from kvformat.verify.report import Report
-from kvformat.vllm.expected import Expected, expected, unwatched
+from kvformat.vllm.expected import Expected, architecture, expected, unwatched
 from kvformat.vllm.layer import Captured, Layer, Shapes
 from kvformat.vllm.settings import Settings
 
@@ -23,8 +24,9 @@ SAID_EVERY = 64
 class Session:
     """All watched layers of a worker, and what was seen of them."""
 
-    def __init__(self, settings: Settings, version: str, out: TextIO | None = None) -> None:
-        self.settings, self.version, self._out = settings, version, out
+    def __init__(self, settings: Settings, version: str, rank: int | None = None, out: TextIO | None = None) -> None:
+        self.settings, self.version, self.rank, self._out = settings, version, rank, out
+        self.gpu: str | None = None
         self.layers: list[Layer] = []
         self.unwatched: dict[str, str] = {}
         self.step = -1
@@ -41,8 +43,11 @@ class Session:
     def attach(self, layers: Mapping[str, Any], tokens: int, dtype: Any, device: Any) -> None:
         """Wrap the writers of the layers; a step has at most so many tokens. Raises InputError if none can be wrapped.
 
-        dtype, device: the model's, which K and V have when they come to the writer.
+        dtype, device: the model's, which K and V have when they come to the writer. Raises InputError too where dumps
+        of an earlier run lie where this one's would.
         """
+        self._clear()
+        self.gpu = _gpu(device)
         for number, (name, layer) in enumerate(layers.items()):
             impl = getattr(layer, "impl", None)
             if impl is None or number not in self.settings.layers:
@@ -65,6 +70,17 @@ class Session:
             f"{first.mode}; buffers of {held / 2**20:,.1f} MiB for {tokens:,} tokens a step"
         )
 
+    def _clear(self) -> None:
+        """Nothing of an earlier run is overwritten, or taken for this one's."""
+        folder = self.settings.saves
+        if folder is not None and any(folder.glob(self._file("*", "*"))):
+            raise InputError(f"{folder} has dumps of an earlier run: move them, or name another folder")
+
+    def _file(self, step: str, layer: str) -> str:
+        """The name of a dump. Each of several workers has its own: it has its own heads, layers or requests."""
+        rank = "" if self.rank is None else f".rank-{self.rank:03}"
+        return f"step-{step}.layer-{layer}{rank}.safetensors"
+
     def _something(self) -> None:
         if not self.layers:
             raise InputError("nothing is watched: no layer's writes can be seen or judged")
@@ -78,9 +94,12 @@ class Session:
 
     def _expected(self, layer: Any) -> Expected:
         """What the layer's pages should be."""
+        layout, recipe = self.settings.layout, self.settings.recipe
+        if layout and recipe:
+            return Expected(layout, find_recipe(recipe).mode, recipe)
         dtype = str(getattr(layer.impl, "kv_cache_dtype", "auto"))
-        found = expected(dtype, self.version, _backend(layer), getattr(layer, "isa", None))
-        layout, recipe = self.settings.layout or found.layout, self.settings.recipe or found.recipe
+        found = expected(dtype, self.version, _backend(layer), getattr(layer, "isa", None), self.gpu)
+        layout, recipe = layout or found.layout, recipe or found.recipe
         made = Expected(layout, found.mode, recipe)
         if made.declared is not None and made.declared.mode != found.mode:
             raise InputError(f"KVFORMAT_RECIPE {recipe} is of another mode than the layer's, {found.mode}")
@@ -120,17 +139,21 @@ class Session:
         """Judge and save what the step wrote, layer by layer; a step that wrote nothing has no number."""
         if self.step < 0:
             self._settle()
-        dumps = [(layer, layer.dump()) for layer in self.layers]
-        written = [(layer, dump) for layer, dump in dumps if dump is not None]
-        if not written:
+        tokens = max(layer.written() for layer in self.layers)
+        if not tokens:
             return
         self.step += 1
-        self.tokens += written[0][1].tokens
-        if self.settings.dumps(self.step) and self.settings.dump is not None:
-            for layer, dump in written:
-                self._save(self.settings.dump, layer, (layer.dump(sequence=True) if whole else None) or dump)
-        if self.settings.watch is not None:
-            for layer, dump in written:
+        self.tokens += tokens
+        folder = self.settings.dump if self.settings.dumps(self.step) else None
+        if folder is None and self.settings.watch is None:
+            return
+        for layer in self.layers:
+            dump = layer.dump()
+            if dump is None:
+                continue
+            if folder is not None:
+                self._save(folder, layer, (layer.dump(sequence=True) if whole else None) or dump)
+            if self.settings.watch is not None:
                 self._judge(layer, dump)
 
     def _judge(self, layer: Layer, dump: Dump) -> None:
@@ -140,7 +163,7 @@ class Session:
         if report.ok:
             return
         self.differing += 1
-        saved = self._save(self.settings.differences, layer, dump) if self.settings.watch == "save" else None
+        saved = self._save(self.settings.saves, layer, dump) if self.settings.watch == "save" else None
         self.say(json.dumps(self._difference(layer, report, saved)))
         if self.settings.watch == "raise":
             raise AssertionError(f"{layer.name}, step {self.step}: {report}")
@@ -161,19 +184,22 @@ class Session:
 
     def _save(self, folder: Any, layer: Layer, dump: Dump) -> str:
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"step-{self.step:05}.layer-{layer.number:03}.safetensors"
-        dump.save(path)
-        self.saved += 1
+        path = folder / self._file(f"{self.step:05}", f"{layer.number:03}")
+        if not path.exists():  # a chosen step's dump that differs is there already
+            dump.save(path)
+            self.saved += 1
         return str(path)
 
     def summary(self) -> str:
         """What was seen, and what it cost."""
         steps = max(1, self.step + 1)
         share = self.cost / self.engine if self.engine else 0.0
+        missed = sum(layer.missed for layer in self.layers)
+        unseen = f"{missed:,} writes not seen, for they had more tokens than planned; " if missed else ""
         return (
             f"kvformat: {self.step + 1} steps, {self.tokens:,} tokens; {self.judged:,} writes judged, "
             f"{self.compared:,} codes and scales, {self.differing} writes differ; {self.saved} dumps saved; "
-            f"cost {1000 * self.cost / steps:.1f} ms a step, {share:.0%} of the engine's own "
+            f"{unseen}cost {1000 * self.cost / steps:.1f} ms a step, {share:.0%} of the engine's own "
             f"{1000 * self.engine / steps:.1f} ms"
         )
 
@@ -182,3 +208,14 @@ def _backend(layer: Any) -> str:
     """The name of a layer's attention backend."""
     backend: Any = getattr(layer, "attn_backend", None)
     return type(layer.impl).__name__ if backend is None else str(backend.get_name())
+
+
+def _gpu(device: Any) -> str | None:
+    """The architecture of a device, of those that the catalogue names; None for one that is no GPU."""
+    import torch
+
+    if getattr(device, "type", None) != "cuda":
+        return None
+    if torch.version.hip:
+        return str(torch.cuda.get_device_properties(device).gcnArchName).partition(":")[0]
+    return architecture(torch.cuda.get_device_capability(device))

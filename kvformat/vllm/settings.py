@@ -34,7 +34,7 @@ class Settings:
     layers : the layers that are hooked, by their place in the model
     steps : the steps that are dumped: a file per layer and step is much; all are judged
     layout, recipe : what the pages should be, in place of what the catalogue names for the engine
-    differences : the folder for dumps of wrong writes, with `save`
+    differences : the folder for dumps of wrong writes, with `save` and without `dump`
 
     """
 
@@ -45,6 +45,11 @@ class Settings:
     layout: str | None = None
     recipe: str | None = None
     differences: Path = Path("kvformat-differences")
+
+    @property
+    def saves(self) -> Path | None:
+        """The folder that this run saves dumps in, if it may save any."""
+        return self.dump or (self.differences if self.watch == "save" else None)
 
     def dumps(self, step: int) -> bool:
         """Whether that step is dumped."""
@@ -65,7 +70,6 @@ def from_environment(environment: Mapping[str, str]) -> Settings:
         steps=numbers("KVFORMAT_STEPS", given["STEPS"]) or Settings.steps,
         layout=given["LAYOUT"] or None,
         recipe=given["RECIPE"] or None,
-        differences=dump or Settings.differences,
     )
 
 

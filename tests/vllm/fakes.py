@@ -64,17 +64,24 @@ def make_layer(dtype="auto", version="0.32", fault=None):
     )  # fmt: skip
 
 
-def make_worker():
-    """A class of workers as vLLM's: load_model, execute_model; a step writes its slots in every layer."""
+def make_worker(*, tensor=1, data=1):
+    """A class of workers as vLLM's: load_model, execute_model; a step writes its slots in every layer.
+
+    tensor, data: how many of them share a model's heads, and how many models there are.
+    """
 
     class Worker:
         device = torch.device("cpu")
 
-        def __init__(self, layers):
+        def __init__(self, layers, rank=0):
+            self.rank = rank
             self.vllm_config = SimpleNamespace(
                 compilation_config=SimpleNamespace(static_forward_context=layers),
                 scheduler_config=SimpleNamespace(max_num_batched_tokens=64),
                 model_config=SimpleNamespace(dtype=torch.bfloat16),
+                parallel_config=SimpleNamespace(
+                    world_size=tensor, data_parallel_size=data, data_parallel_rank=rank // tensor
+                ),
             )
 
         def load_model(self):

@@ -13,18 +13,21 @@ import numpy as np
 import pytest
 
 import kvformat as kvf
+from kvformat.cache_dtypes import ARCHITECTURES
 from kvformat.errors import InputError
 from kvformat.vllm import hook, register
-from kvformat.vllm.expected import expected
-from kvformat.vllm.settings import Settings, from_environment
+from kvformat.vllm.expected import architecture, expected
+from kvformat.vllm.layer import Layer
+from kvformat.vllm.settings import Numbers, Settings, from_environment
 from tests.vllm.fakes import SIZE, make_layer, make_worker, step
 
 
-def run(layers, steps, **settings):
+def run(layers, steps, /, **settings):
     """The session and what it said, after the worker ran the steps."""
     out = io.StringIO()
     worker = make_worker()
-    hook.hook(worker, Settings(**settings), settings.pop("version", "0.32.0"), out)
+    version = settings.pop("version", "0.32.0")
+    hook.hook(worker, Settings(**settings), version, out)
     made = worker(layers)
     assert made.load_model() == "loaded"
     for each in steps:
@@ -113,6 +116,58 @@ def test_chosen_layers_and_steps_are_dumped_with_query_and_output(tmp_path):
     assert later.tokens == 1  # padding is not part of it
 
 
+def test_each_worker_has_dumps_of_its_own(tmp_path):
+    worker = make_worker(tensor=2, data=2)
+    hook.hook(worker, Settings(dump=tmp_path), "0.32.0", io.StringIO())
+    for rank in range(4):
+        made = worker({"only": make_layer()}, rank)
+        made.load_model()
+        made.execute_model(STEPS[0])
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"step-00000.layer-000.rank-{rank:03}.safetensors" for rank in range(4)
+    ]
+
+
+def test_an_earlier_run_is_not_overwritten(tmp_path, capsys):
+    run({"only": make_layer()}, STEPS[:1], dump=tmp_path)
+    (path,) = tmp_path.iterdir()
+    before = path.read_bytes()
+    with pytest.raises(SystemExit) as stopped:
+        run({"only": make_layer()}, STEPS[1:], dump=tmp_path)
+    assert stopped.value.code == 2
+    assert f"{tmp_path} has dumps of an earlier run" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def test_after_the_chosen_steps_no_dump_is_assembled(tmp_path, monkeypatch):
+    calls, real = [], Layer.dump
+    monkeypatch.setattr(Layer, "dump", lambda self, **named: calls.append(named) or real(self, **named))
+    session, _ = run({"only": make_layer()}, STEPS, dump=tmp_path, steps=Numbers((range(1, 2),)))
+    assert (session.step, session.saved, calls) == (2, 1, [{}])
+
+
+def test_a_step_that_is_too_large_is_counted_and_the_engine_goes_on():
+    session, _ = run({"only": make_layer()}, [step(range(65)), *STEPS[1:]], watch="raise")
+    assert (session.judged, session.tokens) == (2, 2)
+    assert "1 writes not seen, for they had more tokens than planned; cost" in session.summary()
+
+
+def test_what_is_captured_lies_in_the_same_memory_all_along():
+    """A CUDA graph replays its copies into the addresses that it was captured with."""
+    worker = make_worker()
+    hook.hook(worker, Settings(watch="raise"), "0.32.0", io.StringIO())
+    made = worker({"only": make_layer()})
+    made.load_model()
+    held = made.kvformat.layers[0].captured
+    tensors = (held.key, held.value, held.slots)
+    before = [each.data_ptr() for each in tensors]
+    assert [len(each) for each in tensors] == [64] * 3  # a step's most tokens
+    for each in STEPS:
+        made.execute_model(each)
+        assert [each.data_ptr() for each in tensors] == before
+        assert made.kvformat.layers[0].captured is held
+
+
 def test_layers_that_cannot_be_watched_are_listed():
     fused, shared, latent, other = (make_layer() for _ in range(4))
     fused.impl.do_kv_cache_update = None
@@ -192,12 +247,44 @@ def test_dtype_string_version_and_backend_name_a_layout_and_a_recipe(dtype, vers
 
 @pytest.mark.parametrize(
     "dtype, version, backend",
-    [("fp8_e5m2", "0.32.0", "CPU_ATTN"), ("fp8", "0.31.0", "CPU_ATTN"), ("fp8", "dev", "CPU_ATTN"),
-     ("fp8", "0.32.0", "FLASH_ATTN"), ("turboquant_k8v4", "0.33.0", "TRITON_ATTN")],
+    [("fp8_e5m2", "0.32.0", "CPU_ATTN"), ("fp8", "0.31.0", "CPU_ATTN"), ("fp8", "0.34.0", "CPU_ATTN"),
+     ("fp8", "dev", "CPU_ATTN"), ("fp8", "0.32.0", "FLASH_ATTN"), ("fp8", "0.34.0", "FLASH_ATTN"),
+     ("turboquant_k8v4", "0.33.0", "TRITON_ATTN")],
 )  # fmt: skip
 def test_what_the_catalogue_does_not_know_is_not_judged(dtype, version, backend):
     with pytest.raises(InputError):
         expected(dtype, version, backend)
+
+
+@pytest.mark.parametrize(
+    "dtype, gpu, recipe",
+    [
+        ("nvfp4", "sm_100", "vllm-0.33/csrc/nvfp4"),
+        ("fp8_per_token_head", "sm_90", "vllm-0.33/triton/fp8_per_token_head"),
+        ("fp8_per_token_head", "sm_89", "vllm-0.33/triton-sm89/fp8_per_token_head"),
+        ("auto", "gfx942", "golden/none"),
+    ],
+)
+def test_the_gpu_decides_where_one_string_means_several_bytes(dtype, gpu, recipe):
+    assert expected(dtype, "0.33.0", "TRITON_ATTN", gpu=gpu).recipe == recipe
+
+
+@pytest.mark.parametrize("dtype, gpu", [("nvfp4", "sm_120"), ("fp8", "gfx942"), ("fp8_per_token_head", "sm_80")])
+def test_a_gpu_whose_bytes_are_others_is_not_judged(dtype, gpu):
+    with pytest.raises(InputError, match=gpu):
+        expected(dtype, "0.33.0", "FLASH_ATTN", gpu=gpu)
+
+
+def test_a_capability_is_a_family_of_the_architectures():
+    named = {(8, 0): "sm_80", (8, 6): "sm_80", (8, 9): "sm_89", (9, 0): "sm_90", (10, 3): "sm_100", (12, 1): "sm_120"}
+    assert {capability: architecture(capability) for capability in named} == named
+    assert set(named.values()) <= set(ARCHITECTURES)
+
+
+def test_a_named_layout_and_recipe_are_judged_by_for_any_version():
+    named = {"layout": "vllm-0.32-cpu", "recipe": "golden/none"}
+    session, _ = run({"only": make_layer()}, STEPS, watch="raise", version="0.99", **named)
+    assert session.judged == 3
 
 
 def test_the_hook_loads_no_numba_before_the_model_is_loaded():
