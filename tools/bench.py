@@ -28,6 +28,7 @@ import ml_dtypes
 import numpy as np
 from bench_cache import cache_rates
 from bench_commands import commands, importing
+from bench_model import model_rates
 from bench_parallel import parallel
 from bench_ptx import emulation
 from bench_rates import Contest, Differs, Row, table
@@ -225,6 +226,7 @@ SECTIONS: dict[str, Callable[[], Iterator[Row]]] = {
     "import": lambda: importing(ROOT),
     "commands": lambda: commands(ROOT, skip),
     "parallel": lambda: parallel(skip),
+    "model": lambda: model_rates(skip),
     "ptx": lambda: emulation(ROOT, skip),
 }
 
