@@ -15,6 +15,7 @@ from kvformat.errors import InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from kvformat.simulate.eviction import Eviction
     from kvformat.simulate.experiments import Result
 
 
@@ -40,6 +41,10 @@ def simulate(
     recipe: Annotated[
         list[str] | None, typer.Option(help="With --model: recipes or modes; default: every golden one. Repeatable.")
     ] = None,
+    evict: Annotated[
+        str | None,
+        typer.Option(help="With --model: streaming (4 first tokens and the last) or h2o, to --budget tokens."),
+    ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="With --model: a file of finished pieces; a run that was stopped goes on there.")
     ] = None,
@@ -53,6 +58,7 @@ def simulate(
 ) -> int:
     """What quantization does to attention, through real page bytes: where the error comes from and what it costs."""
     from kvformat.cli import console
+    from kvformat.simulate.eviction import Eviction
     from kvformat.simulate.experiments import EXPERIMENTS, Settings, experiment
 
     if list_them:
@@ -61,9 +67,12 @@ def simulate(
     if model is not None and not names:
         if report is not None or layers is not None or kv is not None:
             raise InputError("--report, --layers and --kv are for experiments: name them")
-        return _measured(model, text, recipe, tokens, chunks, resume, as_json=as_json)
-    if text or recipe or resume:
-        raise InputError("--text, --recipe and --resume are for `kvformat simulate --model PATH` without experiments")
+        eviction = None if evict is None else Eviction.of(evict, budget)
+        return _measured(model, text, recipe, tokens, chunks, resume, eviction, as_json=as_json)
+    if text or recipe or resume or evict:
+        raise InputError(
+            "--text, --recipe, --evict and --resume are for `kvformat simulate --model PATH` without experiments"
+        )
     if model is not None and not any(each.needs_model for each in chosen):
         raise InputError("--model is for experiments that read one: name `model`, or none to measure recipes")
     settings = Settings(seed, tokens, budget, model, layers, chunks, kv)
@@ -96,6 +105,7 @@ def _measured(
     context: int,
     chunks: int,
     resume: Path | None,
+    eviction: Eviction | None,
     *,
     as_json: bool,
 ) -> int:
@@ -111,9 +121,10 @@ def _measured(
     words = excerpt() if text is None else read_text(text)
     names = [find(name).name for name in recipes or GOLDEN]
     net, tokenizer = load_model(model)
-    run = Run.of(str(model), words, tokenizer, context, chunks)
+    run = Run.of(str(model), words, tokenizer, context, chunks, eviction)
+    journal = Journal(resume, run.name)
     with console.progress(f"simulate {model.name}") as advance:
-        rows = measure(net, run.chunks, names, Journal(resume, run.name), advance or (lambda _done, _total: None))
+        rows = measure(net, run.chunks, names, journal, advance or (lambda _done, _total: None), eviction)
     if as_json:
         return print_json({**run.to_json(), "rows": [row.to_json() for row in rows]})
     shown = console.grid("recipe", "KL (95 % interval)", "dNLL (95 % interval)", "same top-1", "PPL")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kvformat.errors import InputError
+from kvformat.errors import InputError, unknown_name
 from kvformat.recipes import Recipe
 from kvformat.recipes.quantizer import Quantized, quantize
 
@@ -46,9 +48,28 @@ class Budget:
         return self.kept + self.recent
 
 
+@dataclass(frozen=True)
+class Eviction:
+    """A policy, one of POLICIES, and its budget."""
+
+    policy: str
+    budget: Budget
+
+    @classmethod
+    def of(cls, policy: str, total: int) -> Eviction:
+        """A policy with its usual split of so many tokens. Raises InputError for an unknown policy or no token."""
+        if policy not in POLICIES:
+            raise unknown_name("policy", policy, POLICIES)
+        return cls(policy, POLICIES[policy](total))
+
+
 def _check_total(total: int) -> None:
     if total < 1:
         raise InputError(f"a budget must be at least 1 token; got {total}")
+
+
+#: the policies, and how each splits a number of tokens
+POLICIES: Mapping[str, Callable[[int], Budget]] = MappingProxyType({"streaming": Budget.streaming, "h2o": Budget.heavy})
 
 
 def streaming(tokens: int, budget: Budget) -> Mask:
@@ -66,7 +87,7 @@ def h2o(query: ArrayLike, key: ArrayLike, budget: Budget) -> Mask:
     """What each query sees under H2O, greedy: bool (kv_heads, tokens, tokens). query: (tokens, q_heads, head_dim).
 
     Token by token: it joins the cache, its query attends, every key's score grows by the probability it was given,
-    summed over the query heads of a kv head; then, while more than the budget are kept, of those that are not among
+    summed over the query heads of a kv head; then, if more than the budget are kept, of those that are not among
     the `recent` last ones the key with the smallest score leaves (the older one of equals), for good. H2O, algorithm 1;
     its reference code (h2o_hf) sums likewise and does the prompt in one step.
     """
@@ -76,20 +97,49 @@ def h2o(query: ArrayLike, key: ArrayLike, budget: Budget) -> Mask:
         raise InputError(f"H2O needs the query of every token, {tokens}; got {q.shape[0]}")
     group = q.shape[1] // heads
     scale = q.shape[2] ** -0.5
-    logits = np.einsum("thgd,shd->htgs", q.reshape(tokens, heads, group, -1), k) * scale
-    seen = np.zeros((heads, tokens, tokens), bool)
-    for head in range(heads):
-        kept, score = np.zeros(tokens, bool), np.zeros(tokens)
-        for token in range(tokens):
-            kept[token] = True
-            seen[head, token] = kept
-            row = np.where(kept, logits[head, token], -np.inf)
-            weights = np.exp(row - row.max(axis=1, keepdims=True))
-            score += (weights / weights.sum(axis=1, keepdims=True)).sum(axis=0)
-            if kept.sum() > budget.total:
-                old = np.flatnonzero(kept[: token + 1 - budget.recent])
-                kept[old[np.argmin(score[old])]] = False
-    return seen
+    logits = np.einsum("thgd,shd->thgs", q.reshape(tokens, heads, group, -1), k) * scale
+    hitters = HeavyHitters(heads, budget)
+    return np.stack([hitters.attend(logits[token, :, :, : token + 1], tokens) for token in range(tokens)], axis=1)
+
+
+class HeavyHitters:
+    """H2O's cache of some heads, token by token: which keys are kept, and what probability each was given so far."""
+
+    def __init__(self, heads: int, budget: Budget) -> None:
+        self.budget = budget
+        #: bool and float64 (heads, tokens so far)
+        self.kept = np.zeros((heads, 0), bool)
+        self.score = np.zeros((heads, 0))
+
+    def attend(self, logits: NDArray[np.float64], width: int | None = None) -> Mask:
+        """The next token joins the cache and attends; then the lightest key leaves, if there is one too many.
+
+        Parameters
+        ----------
+        logits : float64 array (heads, query heads of each, tokens, this one included)
+            -inf where the query does not look anyway.
+        width : int
+            Of the answer, False from this token on; default: the tokens so far.
+
+        Returns
+        -------
+        bool array (heads, width)
+            The keys that the query saw.
+
+        """
+        heads, _, tokens = logits.shape
+        self.kept = np.concatenate([self.kept, np.ones((heads, 1), bool)], axis=1)
+        self.score = np.concatenate([self.score, np.zeros((heads, 1))], axis=1)
+        seen = np.zeros((heads, tokens if width is None else width), bool)
+        seen[:, :tokens] = self.kept
+        rows = np.where(self.kept[:, None], logits, -np.inf)
+        weights = np.exp(rows - rows.max(axis=2, keepdims=True))
+        self.score += (weights / weights.sum(axis=2, keepdims=True)).sum(axis=1)
+        full = self.kept.sum(axis=1) > self.budget.total
+        if full.any():
+            old = np.where(self.kept, self.score, np.inf)[full, : tokens - self.budget.recent]
+            self.kept[full, old.argmin(axis=1)] = False
+        return seen
 
 
 def orders(

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -20,8 +21,10 @@ from kvformat import __version__
 from kvformat.errors import InputError
 from kvformat.modes import MODES
 from kvformat.recipes.catalogue import recipe as find_recipe
+from kvformat.simulate.eviction import Eviction
 from kvformat.simulate.statistics import Mean, block_mean
 from kvformat.transformers.cache import SimulatedCache
+from kvformat.transformers.eviction import evicting
 from kvformat.transformers.states import tokens_of
 
 #: what every recipe is compared with: K and V in bfloat16, as engines hold them
@@ -118,33 +121,52 @@ class Run:
     text_sha256: str
     context: int
     chunks: tuple[torch.Tensor, ...]
+    eviction: Eviction | None = None
 
     @classmethod
-    def of(cls, model: str, text: str, tokenizer: Any, context: int, chunks: int) -> Run:
+    def of(
+        cls, model: str, text: str, tokenizer: Any, context: int, chunks: int, eviction: Eviction | None = None
+    ) -> Run:
         """The first chunks of a text. Raises InputError where the text is too short for them, or they are too short."""
         if context < 2 or chunks < 1:
             raise InputError(
                 f"a context needs at least 2 tokens and a run at least 1 chunk; got {context} and {chunks}"
             )
         ids = tokens_of(tokenizer, text, context * chunks)
-        return cls(model, sha256(text.encode()).hexdigest(), context, tuple(ids.split(context, dim=1)))
+        return cls(model, sha256(text.encode()).hexdigest(), context, tuple(ids.split(context, dim=1)), eviction)
 
     @property
     def name(self) -> str:
         """What pieces of this run depend on, as one line."""
         ids = sha256(b"".join(each.numpy().tobytes() for each in self.chunks)).hexdigest()
-        return f"{__version__} {Path(self.model).resolve()} {ids} {self.context}"
+        return f"{__version__} {Path(self.model).resolve()} {ids} {self.context}{self._evicts}"
+
+    @property
+    def _evicts(self) -> str:
+        """What is evicted, in words; empty if nothing is."""
+        if self.eviction is None:
+            return ""
+        budget = self.eviction.budget
+        return f", {self.eviction.policy} keeps {budget.kept} and the last {budget.recent} tokens"
 
     @property
     def title(self) -> str:
         """The run in words."""
-        return f"{Path(self.model).name}: {len(self.chunks)} x {self.context} tokens of text {self.text_sha256[:12]}"
+        text = f"text {self.text_sha256[:12]}{self._evicts}"
+        return f"{Path(self.model).name}: {len(self.chunks)} x {self.context} tokens of {text}"
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values, with the versions that decide."""
         versions = {"kvformat": __version__, "transformers": transformers.__version__, "torch": torch.__version__}
         chunks = {"context": self.context, "chunks": len(self.chunks)}
-        return {"model": self.model, "text_sha256": self.text_sha256, **chunks, "versions": versions}
+        evicts = None if self.eviction is None else asdict(self.eviction)
+        return {
+            "model": self.model,
+            "text_sha256": self.text_sha256,
+            **chunks,
+            "eviction": evicts,
+            "versions": versions,
+        }
 
 
 class Journal:
@@ -207,6 +229,7 @@ def measure(
     recipes: Sequence[str],
     journal: Journal,
     advance: Callable[[int, int], None] = lambda _done, _total: None,
+    eviction: Eviction | None = None,
     **options: Any,
 ) -> list[Row]:
     """Run a model on chunks of text with each recipe's cache.
@@ -223,6 +246,8 @@ def measure(
         Where finished pieces are found and kept.
     advance : callable
         Told the pieces done and their number.
+    eviction : Eviction, optional
+        What the recipes' runs evict. What they are compared with evicts nothing.
     options
         Of `SimulatedCache`: `keep_first`, `k_scale`, ...
 
@@ -243,7 +268,8 @@ def measure(
             if piece is None:
                 if base is None:
                     base, _ = _log_probabilities(model, ids, BASE)
-                piece = _piece(model, ids, name, base, options)
+                with nullcontext() if eviction is None else evicting(model, eviction):
+                    piece = _piece(model, ids, name, base, options)
                 journal.put(index, name, piece)
             pieces[name].append(piece)
             done += 1

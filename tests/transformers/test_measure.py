@@ -168,4 +168,4 @@ def test_what_cannot_be_measured_is_one_line_and_status_2(folder, tmp_path, caps
 
 def test_options_of_a_model_without_one_are_refused(capsys):
     assert main(["simulate", "--recipe", "nvfp4"]) == 2
-    assert "--text, --recipe and --resume are for" in capsys.readouterr().err
+    assert "--text, --recipe, --evict and --resume are for" in capsys.readouterr().err
