@@ -29,6 +29,8 @@ ADAPTERS = (
     "transformer_engine",
     "sglang_torch",
     "ggml",
+    "flashinfer",
+    "flashinfer_trace",
 )
 
 

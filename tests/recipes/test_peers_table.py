@@ -127,6 +127,13 @@ def test_every_row_of_the_table_is_claimed_once_by_every_library():
     assert all(sorted(who) == sorted(ALL) for who in rows.values())
 
 
+@pytest.mark.parametrize("name", ["flashinfer-0.7/kv-quantize/nvfp4", "vllm-0.33/csrc/nvfp4"])
+def test_a_block_of_nan_alone_stores_a_nan_scale(name):
+    # a chain of maxima that starts from the first element; one that starts from 0, as in append, stores 0x00
+    assert stored([np.nan] * 16, name, 1.0) == ("7f", "7" * 16)
+    assert stored([np.nan] * 16, APPEND[0], 1.0)[0] == "00"
+
+
 # --- MXFP4 and MXFP8, section 3 ------------------------------------------------------------------------------------
 
 MX = [

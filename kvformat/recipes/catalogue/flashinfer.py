@@ -106,7 +106,7 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
         [
             _decode_scale("448"),
             _block("""
-                a = flush(mul(flush(amax_number(x)), rcp_approx(6, ftz)))
+                a = flush(mul(flush(select(all_nan(x), nan, amax_number(x))), rcp_approx(6, ftz)))
                 bs = flush(mul(rcp_approx(g, ftz), a))
             """),
         ],
@@ -117,8 +117,9 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
         """,
         "data/csrc/fp4_kv_quantization.cu L88-149",
         "nvfp4_kv_quantize, SM100: takes the decode scale. Its own calibration is amax / 448, without the 6. A NaN "
-        "becomes +6 (cvt.rn.satfinite); in bfloat16 a NaN is kept or dropped from the amax depending on its place, "
-        "which is not modelled: here it is dropped.",
+        "becomes +6 (cvt.rn.satfinite), and a block of NaN alone stores 0x7F. Beside numbers it is not in the amax; in "
+        "bfloat16, however, it takes with it the numbers of its lane that come before it (a comparison with NaN is "
+        "false), which is not modelled: a block (4, 0, NaN, 0, 1, 0, ...) has the amax 1.",
         status="admissible only",
     ),
     _nvfp4(
