@@ -25,6 +25,8 @@ ADAPTERS = (
     "vllm_nvfp4",
     "vllm_triton",
     "vllm_torch",
+    "vllm_cpu",
+    "vllm_cpu_32",
     "lmcache",
     "transformer_engine",
     "sglang_torch",

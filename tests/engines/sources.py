@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -45,18 +46,23 @@ class Source:
         return self.requirement.partition("==")[2]
 
 
-# the archive's metadata is prepared by its build backend: torch, setuptools_scm, setuptools_rust, grpcio-tools
-VLLM = Source(
-    "vllm==0.33.0",
-    "vllm-0.33.0.tar.gz",
-    "f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112",
-    ("--no-binary", "vllm", "--no-build-isolation"),
-    (
-        ("VLLM_TARGET_DEVICE", "empty"),
-        ("VLLM_VERSION_OVERRIDE", "0.33.0"),
-        ("SETUPTOOLS_SCM_PRETEND_VERSION", "0.33.0"),
-    ),
-)
+def _vllm(version: str, sha256: str) -> Source:
+    """vLLM's sources; their metadata needs its build backend: torch, setuptools_scm, setuptools_rust, grpcio-tools."""
+    return Source(
+        f"vllm=={version}",
+        f"vllm-{version}.tar.gz",
+        sha256,
+        ("--no-binary", "vllm", "--no-build-isolation"),
+        (
+            ("VLLM_TARGET_DEVICE", "empty"),
+            ("VLLM_VERSION_OVERRIDE", version),
+            ("SETUPTOOLS_SCM_PRETEND_VERSION", version),
+        ),
+    )
+
+
+VLLM = _vllm("0.33.0", "f4c33c2503d52bb411146afa9618a4f48bed68912f617e6803ac8d76e4c74112")
+VLLM_032 = _vllm("0.32.0", "d2c957d5eee3d0985012151315ddc62cbe0cd368fc96a5fc3510438d9dddf2ad")
 SGLANG = Source(
     "sglang==0.5.23",
     "sglang-0.5.23-cp311-cp311-manylinux_2_34_x86_64.whl",
@@ -98,6 +104,25 @@ GGML = Source(
     ("--no-binary", "llama-cpp-python"),
 )
 
+TORCHAO = Source(
+    "torchao==0.18.0",
+    "torchao-0.18.0-cp310-abi3-manylinux_2_24_x86_64.manylinux_2_28_x86_64.whl",
+    "6540b148e40ba81cbd4de86392225a076a1591146e9cebb099b3b234ba9feebe",
+    _WHEEL,
+)
+MODELOPT = Source(
+    "nvidia-modelopt==0.47.0",
+    "nvidia_modelopt-0.47.0-py3-none-any.whl",
+    "db13e62d7efe4a1512e8b8c3f479e28d64022306f94a194f13234e7dca1d3120",
+    _WHEEL,
+)
+COMPRESSED_TENSORS = Source(
+    "compressed-tensors==0.20.1",
+    "compressed_tensors-0.20.1-py3-none-any.whl",
+    "15307c904904219cafcb57d55f16b1bd6baf108d0421b65dfa79eece01672382",
+    _WHEEL,
+)
+
 
 class MismatchError(Exception):
     """An archive is not the one that was pinned."""
@@ -121,6 +146,19 @@ def fetch(source: Source) -> Path:
             _unpack(archive, Path(made) / "all")
             (Path(made) / "all").rename(folder)
     return folder
+
+
+def imported(source: Source, package: str) -> None:
+    """Let `import` find a package in the pinned archive, before one that is installed.
+
+    Raises MismatchError where the package has been imported from elsewhere.
+    """
+    folder = str(fetch(source))
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    spec = importlib.util.find_spec(package)
+    if spec is None or not str(spec.origin).startswith(folder):
+        raise MismatchError(f"{package} was imported from {spec and spec.origin}, not from {source.file}")
 
 
 def _download(source: Source) -> None:
