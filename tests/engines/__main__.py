@@ -33,6 +33,7 @@ ADAPTERS = (
     "ggml",
     "flashinfer",
     "flashinfer_trace",
+    "vllm_fused",
 )
 
 

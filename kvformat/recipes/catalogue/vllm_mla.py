@@ -59,7 +59,7 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
         _clamped(_BY_EXPONENT),
         _V4_CUDA,
         "DeepSeek V4, 584 bytes: 448 latent dims, per 64, one exponent byte each; the values went through the model's "
-        "dtype first. That a NaN element becomes 0xFE follows from reading the clamp as fmaxf, then fminf.",
+        "dtype first. A NaN element becomes 0xFE (fmaxf, then fminf). The byte behind a token's exponents is zeroed.",
         **_APPROXIMATE,
     ),
     _record(
