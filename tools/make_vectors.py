@@ -92,16 +92,19 @@ def main() -> int:
     """Run one command line and return its exit status."""
     parser = argparse.ArgumentParser(description="Write the conformance vectors.")
     parser.add_argument("--check", action="store_true", help="write nothing; status 1 where a file differs")
-    parser.add_argument("--only", default="", metavar="PREFIX", help="only files whose path begins so; others stay")
+    parser.add_argument(
+        "--only", action="append", metavar="PREFIX", help="only files whose path begins so; others stay. Repeatable."
+    )
     parser.add_argument("--output", type=Path, default=TARGET, metavar="DIR", help="instead of spec/vectors/")
     arguments = parser.parse_args()
     known = arguments.output / MANIFEST
     old = {e["path"]: e for e in json.loads(known.read_text())["files"]} if known.is_file() else {}
     made_by = makers()
-    chosen = [name for name in made_by if name.startswith(arguments.only)]
+    prefixes = tuple(arguments.only or [""])
+    chosen = [name for name in made_by if name.startswith(prefixes)]
     if not chosen:
-        parser.error(f"no file begins with {arguments.only!r}")
-    wrong, entries = [], [e for name, e in old.items() if not name.startswith(arguments.only)]
+        parser.error(f"no file begins with {' or '.join(prefixes)}")
+    wrong, entries = [], [e for name, e in old.items() if not name.startswith(prefixes)]
     for name in chosen:
         made, path = made_by[name](), arguments.output / name
         if differs(path, made):

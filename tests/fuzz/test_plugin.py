@@ -84,8 +84,9 @@ settings.load_profile("here")
 
 
 @pytest.mark.slow  # a process of its own, with torch and Triton in it
-def test_every_test_runs_once_for_each_target_in_the_emulation(repository):
+def test_every_test_runs_once_for_each_target_in_the_emulation(repository, monkeypatch):
     pytest.importorskip("triton")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)  # tests/torch sets it, for this process
     repository.makepyfile(
         """
 def test_unnamed():

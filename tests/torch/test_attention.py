@@ -208,7 +208,7 @@ def test_the_rows_of_an_exact_probe_are_right_bit_for_bit():
         key, value, pages, torch.arange(dump.tokens), None, None, "vllm-0.33", mode, "HND", BLOCK_SIZE, dims, mode
     )  # fmt: skip
     tables, errors = torch.arange(blocks).repeat(len(rows), 1), torch.zeros(1, dtype=torch.int64)
-    out = attention.attend(
+    out, _ = attention.attend(
         made, query, pages, tables, torch.from_numpy(rows + 1), kvf.recipe(mode), (None, None), errors, dims**-0.5, 2
     )  # fmt: skip
     found = kernel(dump)

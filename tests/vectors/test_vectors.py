@@ -15,6 +15,7 @@ import kvformat as kvf
 from kvformat.elements import sweep
 from kvformat.elements.formats import ELEMENTS, element
 from kvformat.layouts import LAYOUTS
+from kvformat.recipes import plain
 from kvformat.recipes.catalogue import names
 from kvformat.recipes.catalogue import recipe as find
 from kvformat.vectors.runs import Choice, run
@@ -211,9 +212,24 @@ def test_golden_quantizers_hold(mode):
     assert holds(f"recipes/golden/{mode}", lambda x, scale=None: kvf.quantize(x, mode, scale=scale))
 
 
+CODED = [name for name in names() if find(name).element]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in names() if find(name).element])
+@pytest.mark.parametrize("name", CODED)
 def test_every_recipe_holds(name):
+    """By the NumPy reader, which needs no kernel; tests/recipes holds the kernels to the exact twin."""
+
+    def read(x, scale=None):
+        with np.errstate(all="ignore"):
+            return plain.quantize(x, find(name), scale=scale)
+
+    assert holds(f"recipes/{name}", read)
+
+
+@pytest.mark.exhaustive  # three kernels a recipe: 10 seconds each
+@pytest.mark.parametrize("name", CODED)
+def test_every_recipe_holds_as_compiled(name):
     assert holds(f"recipes/{name}", lambda x, scale=None: kvf.quantize(x, name, scale=scale))
 
 
