@@ -34,6 +34,7 @@ ADAPTERS = (
     "flashinfer",
     "flashinfer_trace",
     "vllm_fused",
+    "sglang_triton",
 )
 
 

@@ -7,6 +7,7 @@ Two rows of the table do not list their elements; the ones here give every code 
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -125,6 +126,38 @@ def test_every_row_of_the_table_is_claimed_once_by_every_library():
     for values, _, _, who in TABLE:
         rows.setdefault(np.array(values, np.float32).tobytes(), []).extend(who)
     assert all(sorted(who) == sorted(ALL) for who in rows.values())
+
+
+@pytest.mark.parametrize(
+    "name, codes",
+    [
+        ("sglang-0.5/triton-group/fp8_per_tile", [0xFE, 0x76]),  # the bounds of the clamp are given at run time
+        ("sglang-0.5/triton-group-colmajor/fp8_per_tile", [0xFE, 0x76]),
+        ("sglang-0.5/dsa/fp8_per_tile", [0x7E, 0x76]),  # constant bounds, min.xorsign.abs
+        ("sglang-0.5/mxfp8-store/mxfp8", [0x7E, 0x70]),
+        ("sglang-0.5/triton-group/int8_per_tile", [0x80, 63]),
+        ("sglang-0.5/dsv4-indexer/mxfp4", [7, 4]),
+    ],
+)
+def test_where_sglang_clamps_a_nan_to(name, codes):
+    # another element makes the scale: 2 of 4, so the second code is half of the largest
+    dims = find(name).inner.granularity.dims
+    x = np.zeros((1, 1, dims), np.float32)
+    x[0, 0, :3] = [np.nan, 2, 4]
+    assert kvf.quantize(x, name).codes[0, 0, :2].astype(np.uint8).tolist() == codes
+
+
+def test_a_zero_tile_of_sglang_dsa_holds_the_largest_value_and_the_scale_zero():
+    found = kvf.quantize(np.zeros((1, 1, 128), np.float32), "sglang-0.5/dsa/fp8_per_tile")
+    assert (set(found.codes[0, 0].tolist()), float(found.scales[0, 0, 0])) == ({0x7E}, 0.0)
+
+
+@pytest.mark.parametrize("dtype, code", [("bfloat16", 0x00), ("float16", 0x01)])
+def test_sglang_commit_rounds_the_quotient_to_the_dtype_of_the_input(dtype, code):
+    # 2^-10 / 0.999 is above the tie between 0 and 2^-9; rounded to bfloat16 it is that tie
+    x = np.full((1, 1, 1), 2.0**-10, np.float16 if dtype == "float16" else ml_dtypes.bfloat16)
+    for path in ("commit", "commit-host-scalar"):
+        assert kvf.quantize(x, f"sglang-0.5/{path}/fp8_per_tensor", scale=0.999).codes.item() == code
 
 
 @pytest.mark.parametrize("name", ["flashinfer-0.7/kv-quantize/nvfp4", "vllm-0.33/csrc/nvfp4"])

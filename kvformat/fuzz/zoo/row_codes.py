@@ -22,7 +22,7 @@ class Reciprocal(Rows):
 class ScaledByQmaxOverAmax(Rows):
     """Multiplies by QMAX / amax, which is not the reciprocal of the stored scale."""
 
-    fault, source = "op-order", "SGLang 0.5.23 srt/layers/quantization/int8_kernel.py L22-55"
+    fault, source = "op-order", "SGLang 0.5.23 kernels/ops/quantization/int8_kernel.py L22-55"
 
     def quantize(self, x: Array, given: np.float32 | None = None) -> tuple[Array, Array]:
         amax = self.amax(x)

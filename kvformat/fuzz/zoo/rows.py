@@ -98,7 +98,7 @@ class ScaleFloor(Rows):
 class AmaxFloor(Rows):
     """amax has a floor of 1e-10 before it becomes a scale."""
 
-    fault, source = "scale-floor", "SGLang 0.5.23 srt/layers/quantization/int8_kernel.py L22-55"
+    fault, source = "scale-floor", "SGLang 0.5.23 kernels/ops/quantization/int8_kernel.py L22-55"
 
     def scale(self, amax: Array) -> Array:
         return np.maximum(amax, np.float32(1e-10)) / self.qmax

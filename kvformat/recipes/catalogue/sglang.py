@@ -44,8 +44,23 @@ def _scaled(name: str, element: str, scale: Mapping[str, Any], code: str, source
     }
 
 
-_FP8_KERNEL = "srt/layers/quantization/fp8_kernel.py L133-222"
-_INT8_KERNEL = "srt/layers/quantization/int8_kernel.py"
+_FP8_KERNEL = "kernels/ops/quantization/fp8_kernel.py L133-222"
+_INT8_KERNEL = "kernels/ops/quantization/int8_kernel.py"
+
+# the first of a chain of maxima is an element: NaN is passed over, unless there is nothing else
+_AMAX = "select(all_nan(x), nan, amax_number(x))"
+
+
+def _lower_bound(quotient: str) -> str:
+    """tl.clamp with bounds given at run time: max, then min; a NaN takes the lower one."""
+    return f"c = encode(min_number(max_number({quotient}, -448), 448), e4m3fn)"
+
+
+def _upper_bound(quotient: str) -> str:
+    """tl.clamp with constant bounds from sm_90 on: min.xorsign.abs; the NaN of a quotient is positive."""
+    return f"q = {quotient}\nq = select(isnan(q), 448, q)\nc = encode(clamp(q, -448, 448), e4m3fn)"
+
+
 # a runtime argument, not a constant, so `/` stays div.full
 _GROUP_FP8 = {"granularity": "per_tile", "program": "s = div_full(max_number(amax_number(x), 1e-10), 448)"}
 
@@ -59,15 +74,16 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
     ),
     _per_tensor(
         "commit",
-        "c = encode(clamp(to(div(x, to(s, bfloat16)), bfloat16), -448, 448), e4m3fn)",
+        "c = encode(clamp(to(div(x, to(s, input)), input), -448, 448), e4m3fn)",
         "kernels/ops/kvcache/cache_move.py L119-141",
-        "The fused commit with a tensor scale, which is rounded to bfloat16 first, as is the quotient. NaN is kept.",
+        "The fused commit with a tensor scale, which is rounded to the input's dtype first, as is the quotient. NaN is "
+        "kept.",
     ),
     _per_tensor(
         "commit-host-scalar",
-        "c = encode(clamp(to(mul(x, div(1, s)), bfloat16), -448, 448), e4m3fn)",
+        "c = encode(clamp(to(mul(x, div(1, s)), input), -448, 448), e4m3fn)",
         "kernels/ops/kvcache/cache_move.py L119-141",
-        "The fused commit with a host scalar: a product with the rounded reciprocal, rounded to bfloat16.",
+        "The fused commit with a host scalar: a product with the rounded reciprocal, rounded to the input's dtype.",
     ),
     _per_tensor(
         "cpu",
@@ -101,34 +117,35 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
         "triton-group/int8_per_tile",
         "int8",
         {"granularity": "per_tile", "program": "s = div_full(max_number(amax_number(x), 1e-10), 127)"},
-        "c = encode(round(clamp(div_full(x, s), -128, 127), toward_zero), int8)",
+        "c = encode(round(min_number(max_number(div_full(x, s), -128), 127), toward_zero), int8)",
         f"{_INT8_KERNEL} L95-136",
-        "per_token_group_quant_int8, group 128: the cast truncates, so codes are biased toward zero.",
+        "per_token_group_quant_int8, group 128: the cast truncates, so codes are biased toward zero. A NaN is -128.",
     ),
     _scaled(
         "triton-group/fp8_per_tile",
         "e4m3fn",
         _GROUP_FP8,
-        "c = encode(clamp(mul(x, div_full(1, s)), -448, 448), e4m3fn)",
+        _lower_bound("mul(x, div_full(1, s))"),
         _FP8_KERNEL,
-        "per_token_group_quant_fp8, row-major scales: a product with the reciprocal.",
+        "per_token_group_quant_fp8, row-major scales: a product with the reciprocal. A NaN is stored as 0xFE.",
     ),
     _scaled(
         "triton-group-colmajor/fp8_per_tile",
         "e4m3fn",
         _GROUP_FP8,
-        "c = encode(clamp(div_full(x, s), -448, 448), e4m3fn)",
+        _lower_bound("div_full(x, s)"),
         _FP8_KERNEL,
-        "per_token_group_quant_fp8, column-major scales: a quotient.",
+        "per_token_group_quant_fp8, column-major scales: a quotient. A NaN is stored as 0xFE.",
     ),
     _scaled(
         "dsa/fp8_per_tile",
         "e4m3fn",
-        {"granularity": "per_tile", "program": "s = mul(amax_number(x), div_approx(1, 448))"},
-        "c = encode(div_full(x, s), e4m3fn)",
-        "kernels/ops/attention/dsa_quant_k_cache.py L6-10, L263-276",
-        "The 512 latent dims of a FlashMLA record, per 128; RoPE stays bfloat16. No floor: a zero tile gives 0 / 0, "
-        "NaN.",
+        {"granularity": "per_tile", "program": f"s = mul({_AMAX}, div_approx(1, 448))"},
+        _upper_bound("mul(x, div_full(1, s))"),
+        "kernels/ops/quantization/dsa_quant_k_cache.py L206-263",
+        "The 512 latent dims of a FlashMLA record, per 128; RoPE stays bfloat16. No floor: in a zero tile 0 * Inf is "
+        "NaN. As compiled for sm_90 and later, where a NaN is stored as 0x7E, so that a zero tile is 448 times the "
+        "scale 0. A tile of NaN alone has the scale NaN.",
     ),
     _scaled(
         "mxfp8-store/mxfp8",
@@ -138,10 +155,10 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
             "store": "e8m0fnu up",
             "program": "s = pow2_approx(mul(max_number(amax_number(x), 1e-30), div_approx(1, 448)), up)",
         },
-        "c = encode(clamp(div_full(x, s), -448, 448), e4m3fn)",
+        _upper_bound("div_full(x, s)"),
         "kernels/ops/kvcache/mxfp8_quant_store_kv.py L36-58",
         "quant_store_kv_mxfp8: amax / 448 rounded up to a power of two; a zero block stores 19. NaN is not in the "
-        "amax.",
+        "amax; as compiled for sm_90 and later it is stored as 0x7E.",
     ),
     _scaled(
         "fp4-kv/fp4_mx_block16",
@@ -174,12 +191,12 @@ ENTRIES: tuple[Mapping[str, Any], ...] = (
         },
         """
             q = div_full(x, s)
-            q = select(isnan(q), 0, q)
+            q = select(isnan(q), 6, q)
             q = select(le(abs(q), 0.25), 0, q)
             c = encode(q, e2m1fn, nearest_toward_zero)
         """,
         "kernels/ops/quantization/fp4_indexer_quant.py L29-100",
         "DeepSeek V4 indexer keys: ties toward zero by default (a switch makes them even), and a sign only where the "
-        "code is not 0. That the block is 32 dims and that the scale divides was not read in the source.",
+        "code is not 0. A NaN becomes +6.",
     ),
 )
