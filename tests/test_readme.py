@@ -16,7 +16,7 @@ from kvformat.cli.app import app
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROSE = re.sub(r"^```.*?^```", "", README, flags=re.MULTILINE | re.DOTALL)
-GUIDES = sorted((ROOT / "spec" / "guides").glob("*.md"))
+GUIDES = [*sorted((ROOT / "spec" / "guides").glob("*.md")), *sorted((ROOT / "spec" / "engines").glob("[!R]*.md"))]
 TOOL = ROOT / "tools" / "make_outputs.py"
 
 

@@ -63,6 +63,7 @@ _TASKS: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     "Evidence": (
         ("Why believe it", "evidence/README.md"),
+        ("The engines' own code", "engines/"),
         ("Proofs", "proofs/"),
         ("Claims, measured", "claims.md"),
         ("Kernels without a GPU", "emulate.md"),

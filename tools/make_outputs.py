@@ -1,6 +1,6 @@
 """Run the commands and the Python of pages for people, and put what they print below them.
 
-    python tools/make_outputs.py [PAGE.md ...]      write; default: README.md and spec/guides/*.md
+    python tools/make_outputs.py [PAGE.md ...]      write; default: README.md, spec/guides/*.md, spec/engines/*.md
     python tools/make_outputs.py --check [PAGE ...] write nothing; status 1 where a page does not say what is printed
 
 A page runs from top to bottom in an empty folder of its own. Of its fenced blocks
@@ -146,14 +146,17 @@ def made(path: Path) -> str:
 
 
 def pages() -> list[Path]:
-    """README.md and the guides."""
-    return [ROOT / "README.md", *sorted((ROOT / "spec" / "guides").glob("*.md"))]
+    """README.md, the guides and the engines' pages."""
+    return [
+        ROOT / "README.md",
+        *(page for room in ("guides", "engines") for page in sorted((ROOT / "spec" / room).glob("[!R]*.md"))),
+    ]
 
 
 def main() -> int:
     """Run one command line and return its exit status."""
     parser = argparse.ArgumentParser(description="Put what a page's commands print below them.")
-    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: README.md and spec/guides/*.md")
+    parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: README.md, guides and engines")
     parser.add_argument("--check", action="store_true", help="write nothing; status 1 where a page differs")
     arguments = parser.parse_args()
     status = 0

@@ -21,6 +21,7 @@ from spec_pages import (
     diagrams,
     dtypes,
     elements,
+    engines,
     explorer,
     faults,
     flags,
@@ -56,6 +57,7 @@ def generate() -> dict[str, str]:
         fuzz,
         commands,
         python,
+        engines,
     )
     parts = (*text, elements, layouts, diagrams, explorer)
     return {name: text for part in parts for name, text in part.files().items()}
