@@ -236,8 +236,8 @@ def _apply(operation: Operation, operands: list[Any], *, bounds: bool) -> Value:
         return _select(*operands)
     if word in _CONDITIONS:
         return _CONDITIONS[word](*operands)
-    if word == "pow2_approx" and bounds:
-        return _pow2_approx(operands[0], *operation.attributes[1:])
+    if word == "pow2_approx":
+        return _pow2_approx(operands[0], *operation.attributes[1:], ulps=2 if bounds else 0)
     if word == "wrap":
         return _wrap(operands[0], int(operation.attributes[0]))
     if word == "cast_int32":
@@ -431,16 +431,15 @@ _DIRECTED: dict[str, dict[str, Callable[..., Array]]] = {
     },
     "to": {"float16": _to(np.float16), "bfloat16": _bfloat16, "float32": _to(np.float32)},
     "pow2": {"down": _pow2_down, "up": _pow2_up},
-    "pow2_approx": {"down": _pow2_down, "up": _pow2_up},
 }
 
 
-def _pow2_approx(a: Interval, kept: str = "float32") -> Interval:
-    """exp2(ceil(l)) for every l within 2 ulp of log2 |a| in binary32, rounded to the format that is kept."""
+def _pow2_approx(a: Interval, kept: str = "float32", *, ulps: int) -> Interval:
+    """exp2(ceil(l)) for every l within some ulp of log2 |a| in binary32, rounded to the format that is kept."""
     a, ends = _magnitude(a), []
     for end, side in ((a.low, -np.inf), (a.high, np.inf)):
         log = np.log2(end.astype(np.float64)).astype(np.float32)
-        for _ in range(2):
+        for _ in range(ulps):
             log = np.nextafter(log, np.float32(side))
         power = np.exp2(np.ceil(_DIRECTED["to"][kept](log)).astype(np.float64)).astype(end.dtype)
         ends.append(np.where(np.isfinite(end) & (end > 0), power, end))

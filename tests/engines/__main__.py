@@ -29,12 +29,16 @@ ADAPTERS = (
     "vllm_cpu_32",
     "lmcache",
     "transformer_engine",
+    "torchao",
+    "modelopt",
+    "compressed_tensors",
     "sglang_torch",
+    "sglang_pool",
+    "sglang_triton",
     "ggml",
     "flashinfer",
     "flashinfer_trace",
     "vllm_fused",
-    "sglang_triton",
 )
 
 

@@ -16,24 +16,18 @@ from tests.engines.judging import bits, differing
 
 _DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
-#: 75 of 1,536 codes; the logarithm is rounded to bfloat16
-_READ_OTHERWISE = ("sglang-0.5/fp4-kv/fp4_mx_block16", "bfloat16")
-
 
 def _cases():
     for path in sorted(record.LOGS.glob("*.safetensors")):
         with safe_open(path, "numpy") as opened:
             for number, case in enumerate(json.loads(opened.metadata()["cases"])):
                 name = f"{case['recipe']} {case['dtype']} {case['scale']}".strip()
-                yield pytest.param(path, number, case, id=name, marks=_marks(case["recipe"], case["dtype"]))
+                yield pytest.param(path, number, case, id=name, marks=_marks(case["recipe"]))
 
 
-def _marks(name, dtype):
+def _marks(name):
     """What the NumPy reader leaves to the engine has to be compiled first."""
     recipe = find(name)
-    if (name, dtype) == _READ_OTHERWISE:
-        reason = "the NumPy reader, not the compiled engine, takes another exponent than torch for amaxes around 2^104"
-        return [pytest.mark.xfail(reason=reason, strict=True)]
     slow = recipe.prepare or (recipe.inner is not None and recipe.inner.trials)
     return [pytest.mark.slow] if slow else []
 

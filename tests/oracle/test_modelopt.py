@@ -2,81 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from tests.oracle import libraries
+from tests.engines import modelopt
+from tests.engines.turning import DECODE, EXPONENTS, MX, NARROW_UNITS, RANDOM_UNITS
 from tests.oracle.inputs import turning_points
 from tests.oracle.libraries import (
     adversarial,
-    array,
     assert_same,
     assert_told_apart,
     finite,
     head,
-    nibbles,
-    rows,
     stored,
     tensors,
 )
-
-#: none is a power of two
-GLOBAL_SCALES = (0.0013, 7.7e-5, 3.3)
-#: every divisor that a row can lead to
-RANDOM_UNITS = np.exp2(np.random.default_rng(3).uniform(-150, 118, 4096))
-NARROW_UNITS = np.exp2(np.random.default_rng(4).uniform(-30, 7, 4096))
-ROWS = {"fp8_per_token_head": ("e4m3fn", (448,)), "int8_per_token_head": ("int8", (127,))}
-MX = {"mxfp4": ("e2m1fn", (4, 5, 6, 7, 8)), "mxfp8": ("e4m3fn", (256, 448, 464, 480, 496, 512))}
-
-
-def _load(module: str) -> Any:
-    return libraries.load("nvidia-modelopt", "0.47.0", f"modelopt.torch.quantization.qtensor.{module}")
 
 
 @pytest.fixture(autouse=True)
 def _installed() -> None:
     """Skips before any input is made."""
-    _load("nvfp4_tensor")
+    modelopt.module("nvfp4_tensor")
 
 
-def _nvfp4(x: NDArray, scale: float | None) -> tuple[NDArray, NDArray, float]:
-    import torch
-
-    given = None if scale is None else torch.tensor(scale, dtype=torch.float32)
-    quantized, scales, shared = _load("nvfp4_tensor").NVFP4QTensor.quantize(rows(x), 16, None, given)
-    return nibbles(quantized._quantized_data), array(scales), float(shared)
-
-
-def _scaled(x: NDArray, mode: str, scale: Any = None) -> tuple[NDArray, NDArray]:
-    tensors_ = _load("int8_tensor").INT8QTensor if mode.startswith("int8") else _load("fp8_tensor").FP8QTensor
-    quantized, scales = tensors_.quantize(rows(x), scale, None if mode.endswith("tensor") else 0)
-    return array(quantized._quantized_data), array(scales)
-
-
-def _mx(x: NDArray, mode: str) -> tuple[NDArray, NDArray]:
-    if mode == "mxfp4":
-        quantized, scales = _load("mxfp4_tensor").MXFP4QTensor.quantize(rows(x), 32)
-        return nibbles(quantized._quantized_data), array(scales)
-    quantized, scales = _load("mxfp8_tensor").MXFP8QTensor.quantize(rows(x))
-    return array(quantized._quantized_data), array(scales)
-
-
-@pytest.mark.parametrize("scale", GLOBAL_SCALES)
+@pytest.mark.parametrize("scale", DECODE)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_nvfp4_is_modelopts(dtype: str, scale: float) -> None:
     units = turning_points("e4m3fn") * np.float32(scale)
     x = adversarial("e2m1fn", dtype, width=16, units=units, tops=(6,))
-    codes, scales, _ = _nvfp4(x, scale)
+    codes, scales, _ = modelopt.nvfp4(x, scale)
     assert_same(x, "modelopt-0.47/nvfp4", codes=codes, scales=scales, scale=scale)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_nvfp4s_own_global_scale_is_modelopts(dtype: str) -> None:
     for x in finite(tensors(dtype)):
-        codes, scales, shared = _nvfp4(x, None)
+        codes, scales, shared = modelopt.nvfp4(x, None)
         assert_same(x, "modelopt-0.47/nvfp4", codes=codes, scales=scales, global_scale=shared)
 
 
@@ -91,27 +52,27 @@ def test_nvfp4s_own_global_scale_is_modelopts(dtype: str) -> None:
     ],
 )
 def test_a_scale_per_row_is_modelopts(mode: str, dtype: str) -> None:
-    element, tops = ROWS[mode]
+    element, tops = modelopt.ROWS[mode]
     units = NARROW_UNITS if dtype == "float16" else RANDOM_UNITS
     x = adversarial(element, dtype, width=64, units=units, tops=tops)
-    codes, scales = _scaled(x, mode)
+    codes, scales = modelopt.scaled(x, mode)
     assert_same(x, f"modelopt-0.47/{mode}", codes=codes, scales=scales)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_fp8_per_tensor_with_its_own_scale_is_modelopts(dtype: str) -> None:
     for x in tensors(dtype):
-        codes, scales = _scaled(x, "fp8_per_tensor")
+        codes, scales = modelopt.scaled(x, "fp8_per_tensor")
         assert_same(x, "modelopt-0.47/fp8_per_tensor", codes=codes, scales=scales)
 
 
-@pytest.mark.parametrize("scale", GLOBAL_SCALES)
+@pytest.mark.parametrize("scale", DECODE)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_fp8_per_tensor_with_a_given_scale_is_modelopts(dtype: str, scale: float) -> None:
     import torch
 
     x = adversarial("e4m3fn", dtype, width=64, units=np.array([scale]), tops=(448, 464, 480))
-    codes, scales = _scaled(x, "fp8_per_tensor", torch.tensor(scale, dtype=torch.float32))
+    codes, scales = modelopt.scaled(x, "fp8_per_tensor", torch.tensor(scale, dtype=torch.float32))
     assert_same(x, "modelopt-0.47/fp8_per_tensor", codes=codes, scales=scales, scale=scale)
 
 
@@ -119,8 +80,8 @@ def test_fp8_per_tensor_with_a_given_scale_is_modelopts(dtype: str, scale: float
 @pytest.mark.parametrize("mode", MX)
 def test_microscaling_is_modelopts(mode: str, dtype: str) -> None:
     element, tops = MX[mode]
-    x = adversarial(element, dtype, width=32, units=np.exp2(np.arange(-136.0, 126)), tops=tops)
-    codes, scales = _mx(x, mode)
+    x = adversarial(element, dtype, width=32, units=EXPONENTS, tops=tops)
+    codes, scales = modelopt.mx(x, mode)
     assert_same(x, f"modelopt-0.47/{mode}", codes=codes, scales=scales)
 
 
@@ -143,7 +104,7 @@ def test_one_input_tells_a_microscaling_recipe_from_its_nearest_neighbour(
     mode: str, neighbour: str, elements: list[float], scale_byte: str, codes: str
 ) -> None:
     x = head(elements, 32)
-    found = _mx(x, mode)
+    found = modelopt.mx(x, mode)
     assert stored(found[1], 1) == scale_byte
     assert stored(found[0], len(elements), bits=4 if mode == "mxfp4" else 8) == codes
     assert_same(x, f"modelopt-0.47/{mode}", codes=found[0], scales=found[1])
@@ -163,7 +124,7 @@ def test_one_input_tells_the_nvfp4_recipe_from_its_nearest_neighbours(
     neighbour: str, elements: list[float], scale_byte: str, codes: str
 ) -> None:
     x = head(elements, 16)
-    found = _nvfp4(x, 1.0)
+    found = modelopt.nvfp4(x, 1.0)
     assert (stored(found[1], 1), stored(found[0], len(elements), bits=4)) == (scale_byte, codes)
     assert_same(x, "modelopt-0.47/nvfp4", codes=found[0], scales=found[1], scale=1.0)
     assert_told_apart(x, neighbour, codes=found[0], scales=found[1], scale=1.0)
@@ -185,7 +146,7 @@ def test_one_input_tells_a_scaled_recipe_from_its_nearest_neighbour(
     mode: str, neighbour: str, dtype: str, elements: list[float], scale: float, codes: str
 ) -> None:
     x = head(elements, 64, dtype)
-    found = _scaled(x, mode)
+    found = modelopt.scaled(x, mode)
     assert found[1].reshape(()) == np.float32(scale)
     assert stored(found[0], len(elements)) == codes
     assert_same(x, f"modelopt-0.47/{mode}", codes=found[0], scales=found[1])
@@ -194,7 +155,7 @@ def test_one_input_tells_a_scaled_recipe_from_its_nearest_neighbour(
 
 def test_zeros_have_the_scale_0_and_nan_codes_in_fp8() -> None:
     x = head([0.0, -0.0], 64)
-    codes, scales = _scaled(x, "fp8_per_token_head")
+    codes, scales = modelopt.scaled(x, "fp8_per_token_head")
     assert scales.reshape(()) == 0
     assert np.isin(codes, (0x7F, 0xFF)).all()
     assert_same(x, "modelopt-0.47/fp8_per_token_head", codes=codes, scales=scales)

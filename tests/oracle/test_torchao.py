@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from tests.oracle import libraries
+from tests.engines import torchao
+from tests.engines.turning import DECODE, EXPONENTS, MX, RANDOM_UNITS
 from tests.oracle.inputs import turning_points
 from tests.oracle.libraries import (
     adversarial,
@@ -17,59 +15,32 @@ from tests.oracle.libraries import (
     assert_told_apart,
     finite,
     head,
-    nibbles,
-    rows,
     stored,
     tensors,
 )
 
-#: none is a power of two
-GLOBAL_SCALES = (0.0013, 7.7e-5, 3.3)
 DTYPES = ("float32", "bfloat16")
-MX = {"mxfp4": ("e2m1fn", (4, 5, 6, 7, 8)), "mxfp8": ("e4m3fn", (256, 448, 464, 480, 496, 512))}
-EXPONENTS = np.exp2(np.arange(-136.0, 126))
-
-
-def _load(module: str) -> Any:
-    return libraries.load("torchao", "0.18.0", f"torchao.{module}")
 
 
 @pytest.fixture(autouse=True)
 def _installed() -> None:
     """Skips before any input is made."""
-    _load("prototype.mx_formats.mx_tensor")
+    torchao.module("prototype.mx_formats.mx_tensor")
 
 
-def _nvfp4(x: NDArray, scale: float | None) -> tuple[NDArray, NDArray]:
-    import torch
-
-    given = None if scale is None else torch.tensor(scale, dtype=torch.float32)
-    scales, codes = _load("prototype.mx_formats.nvfp4_tensor").nvfp4_quantize(rows(x), 16, given)
-    return nibbles(codes), array(scales)
-
-
-def _mx(x: NDArray, rounding: str, mode: str) -> tuple[NDArray, NDArray]:
-    import torch
-
-    module = _load("prototype.mx_formats.mx_tensor")
-    element = torch.float4_e2m1fn_x2 if mode == "mxfp4" else torch.float8_e4m3fn
-    scales, codes = module.to_mx(rows(x), element, 32, module.ScaleCalculationMode[rounding.upper()])
-    return nibbles(codes) if mode == "mxfp4" else array(codes), array(scales)
-
-
-@pytest.mark.parametrize("scale", GLOBAL_SCALES)
+@pytest.mark.parametrize("scale", DECODE)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_nvfp4_with_a_global_scale_is_torchaos(dtype: str, scale: float) -> None:
     units = turning_points("e4m3fn") * np.float32(scale)
     x = adversarial("e2m1fn", dtype, width=16, units=units, tops=(6,))
-    codes, scales = _nvfp4(x, scale)
+    codes, scales = torchao.nvfp4(x, scale)
     assert_same(x, "torchao-0.18/nvfp4", codes=codes, scales=scales, scale=scale)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_nvfp4_without_a_global_scale_is_torchaos(dtype: str) -> None:
     x = adversarial("e2m1fn", dtype, width=16, units=turning_points("e4m3fn"), tops=(6,))
-    codes, scales = _nvfp4(x, None)
+    codes, scales = torchao.nvfp4(x, None)
     assert_same(x, "torchao-0.18/nvfp4_single_level", codes=codes, scales=scales)
 
 
@@ -94,78 +65,45 @@ def test_nvfp4_without_a_global_scale_is_torchaos(dtype: str) -> None:
 def test_microscaling_is_torchaos(rounding: str, mode: str, dtype: str) -> None:
     element, tops = MX[mode]
     x = adversarial(element, dtype, width=32, units=EXPONENTS, tops=tops)
-    codes, scales = _mx(x, rounding, mode)
+    codes, scales = torchao.mx(x, rounding, mode)
     assert_same(x, f"torchao-0.18/{rounding}/{mode}", codes=codes, scales=scales)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_nvfp4s_own_global_scale_is_torchaos(dtype: str) -> None:
-    to_scale = _load("prototype.mx_formats.nvfp4_tensor").per_tensor_amax_to_scale
     for x in finite(tensors(dtype)):
-        scale = to_scale(rows(x).abs().max())
-        codes, scales = _nvfp4(x, float(scale))
-        assert_same(x, "torchao-0.18/nvfp4", codes=codes, scales=scales, global_scale=float(scale))
-
-
-def _training(x: NDArray, mode: str) -> tuple[NDArray, NDArray]:
-    import torch
-
-    config = _load("float8.config").ScalingGranularity
-    per_tensor = mode == "fp8_per_tensor"
-    scale = _load("float8.float8_utils").tensor_to_scale(
-        rows(x),
-        torch.float8_e4m3fn,
-        scaling_granularity=config.TENSORWISE if per_tensor else config.AXISWISE,
-        axiswise_dim=None if per_tensor else -1,
-    )
-    return _training_codes(x, scale), array(scale)
-
-
-def _training_codes(x: NDArray, scale: Any) -> NDArray:
-    import torch
-
-    to_float8 = _load("float8.float8_training_tensor").hp_tensor_and_scale_to_float8
-    return array(to_float8(rows(x), scale, torch.float8_e4m3fn)._data)
-
-
-def _affine(x: NDArray, mode: str) -> tuple[NDArray, NDArray]:
-    module, t = _load("quantization.quant_primitives"), rows(x)
-    scale = module._choose_scale_float8(t, list(t.shape) if mode == "fp8_per_tensor" else [1, t.shape[1]])
-    return array(module._quantize_affine_float8(t, scale)), array(scale)
-
-
-FLOAT8 = {"float8": _training, "affine": _affine}
-# every divisor or multiplier that a float32 row can lead to; the largest element is within an ulp of 448 of it
-RANDOM_UNITS = np.exp2(np.random.default_rng(3).uniform(-150, 118, 4096))
+        scale = torchao.own_scale(x)
+        codes, scales = torchao.nvfp4(x, scale)
+        assert_same(x, "torchao-0.18/nvfp4", codes=codes, scales=scales, global_scale=scale)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("path", FLOAT8)
+@pytest.mark.parametrize("path", torchao.FLOAT8)
 def test_float8_per_row_is_torchaos(path: str, dtype: str) -> None:
     x = adversarial("e4m3fn", dtype, width=64, units=RANDOM_UNITS, tops=(448,))
-    codes, scales = FLOAT8[path](x, "fp8_per_token_head")
+    codes, scales = torchao.FLOAT8[path](x, "fp8_per_token_head")
     assert_same(x, f"torchao-0.18/{path}/fp8_per_token_head", codes=codes, scales=scales)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("path", FLOAT8)
+@pytest.mark.parametrize("path", torchao.FLOAT8)
 def test_float8_per_tensor_with_its_own_scale_is_torchaos(path: str, dtype: str) -> None:
     for x in tensors(dtype):
-        codes, scales = FLOAT8[path](x, "fp8_per_tensor")
+        codes, scales = torchao.FLOAT8[path](x, "fp8_per_tensor")
         assert_same(x, f"torchao-0.18/{path}/fp8_per_tensor", codes=codes, scales=scales)
 
 
-@pytest.mark.parametrize("scale", GLOBAL_SCALES)
+@pytest.mark.parametrize("scale", DECODE)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_float8_per_tensor_with_a_given_scale_is_torchaos(dtype: str, scale: float) -> None:
     import torch
 
     t = torch.tensor(scale, dtype=torch.float32)
     x = adversarial("e4m3fn", dtype, width=64, units=np.array([1 / scale]), tops=(448, 464, 480))
-    codes = _training_codes(x, t)
+    codes = torchao.training_codes(x, t)
     assert_same(x, "torchao-0.18/float8/fp8_per_tensor", codes=codes, scales=array(t), scale=scale)
     x = adversarial("e4m3fn", dtype, width=64, units=np.array([scale]), tops=(448, 464, 480))
-    codes = array(_load("quantization.quant_primitives")._quantize_affine_float8(rows(x), t.reshape(1)))
+    codes = torchao.affine_codes(x, t.reshape(1))
     assert_same(x, "torchao-0.18/affine/fp8_per_tensor", codes=codes, scales=array(t), scale=scale)
 
 
@@ -196,7 +134,7 @@ def test_one_input_tells_a_recipe_from_its_nearest_neighbour(
 ) -> None:
     x = head(elements, 32)
     rounding, _, mode = recipe.partition("/")
-    found = _mx(x, rounding, mode) if mode else _nvfp4(x, None)
+    found = torchao.mx(x, rounding, mode) if mode else torchao.nvfp4(x, None)
     assert stored(found[1], 1) == scale_byte
     assert stored(found[0], len(elements), bits=8 if mode == "mxfp8" else 4) == codes
     assert_same(x, f"torchao-0.18/{recipe}", codes=found[0], scales=found[1])
@@ -206,7 +144,7 @@ def test_one_input_tells_a_recipe_from_its_nearest_neighbour(
 def test_torchaos_nvfp4_multiplies_by_a_reciprocal_where_modelopt_divides() -> None:
     scale = float(np.float32(36 / 32 / 2688))
     x = head([9 / 32, 16 / 32], 16)
-    codes, scales = _nvfp4(x, scale)
+    codes, scales = torchao.nvfp4(x, scale)
     assert (stored(scales, 1), stored(codes, 2, bits=4)) == ("74", "57")
     assert_same(x, "torchao-0.18/nvfp4", codes=codes, scales=scales, scale=scale)
     assert_told_apart(x, "modelopt-0.47/nvfp4", codes=codes, scales=scales, scale=scale)
@@ -226,7 +164,7 @@ def test_one_input_tells_a_float8_recipe_from_its_nearest_neighbour(
     path: str, neighbour: str, dtype: str, elements: list[float], codes: str, mode: str
 ) -> None:
     x = head(elements, 64, dtype)
-    found = FLOAT8[path](x, mode)
+    found = torchao.FLOAT8[path](x, mode)
     assert stored(found[0], len(elements)) == codes
     assert_same(x, f"torchao-0.18/{path}/{mode}", codes=found[0], scales=found[1])
     assert_told_apart(x, f"{neighbour}/{mode}", codes=found[0], scales=found[1])

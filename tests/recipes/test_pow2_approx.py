@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kvformat as kvf
-from kvformat.recipes import exact
+from kvformat.recipes import exact, plain
 from kvformat.recipes.entry import parse_recipe
 
 RECIPE = parse_recipe(
@@ -38,7 +38,7 @@ def test_the_logarithm_forgets_so_many_ulp_above_a_power_of_two(exponent: int, f
     np.testing.assert_array_equal(scales_of(x), expected.astype(np.float32))
 
 
-def test_the_engine_and_its_exact_twin_agree_next_to_every_power_of_two() -> None:
+def test_the_engine_its_exact_twin_and_the_numpy_reader_agree_next_to_every_power_of_two() -> None:
     powers = np.exp2(np.arange(-149.0, 128)).astype(np.float32)
     rng = np.random.default_rng(7)
     near = (powers.view(np.int32) + rng.integers(-30, 31, (12, powers.size), np.int32)).clip(0, 0x7F80_0001)
@@ -46,3 +46,5 @@ def test_the_engine_and_its_exact_twin_agree_next_to_every_power_of_two() -> Non
     x = x.astype(np.float32)
     _, expected, _ = exact.quantize(x.reshape(-1, 1, 1), RECIPE)
     np.testing.assert_array_equal(scales_of(x), expected.reshape(-1))
+    read = plain.quantize(x.reshape(-1, 1, 1), RECIPE).scales
+    np.testing.assert_array_equal(read.reshape(-1), expected.reshape(-1))
