@@ -32,6 +32,7 @@ ADAPTERS = (
     "torchao",
     "modelopt",
     "compressed_tensors",
+    "ocp",
     "sglang_torch",
     "sglang_pool",
     "sglang_triton",
