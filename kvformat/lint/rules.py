@@ -114,7 +114,8 @@ def _scales_where(test: Callable[[Slots], Mask], text: str) -> Callable[[Slots],
 
 
 def _zero_scale(slots: Slots) -> Mask:
-    broken: Mask = (slots.scales == 0) & (slots.groups.max(axis=3) > 0)
+    others = (slots.groups.max(axis=3) > 0) & (slots.groups != slots.traits.zeros).any(axis=3)
+    broken: Mask = (slots.scales == 0) & others
     return broken
 
 

@@ -35,6 +35,8 @@ class Traits:
     zero_is_negative: bool = False
     #: and whether it makes NaN of zeros alone, as 0 / 0 is
     zeros_are_nan: bool = False
+    #: the magnitude of every code under a scale of zeros alone, where it is a number: 0 * Inf may have been clamped
+    zeros: float = 0.0
     #: scales of blocks of 16 beside one of the tensor, which some layouts swizzle
     swizzles: bool = False
     #: the value of the code of zeros: 8 where codes are unsigned and 8 is taken off
@@ -81,6 +83,7 @@ def traits(recipe: Recipe) -> Traits:
         max(_floor(recipe), _ABOVE_SUBNORMALS[stored]),
         any(map(_negative_zero, runs)),
         _nan_of_zeros(recipe),
+        _of_zeros(recipe),
         swizzles=bool(recipe.outer) and stored == "e4m3fn",
         offset=_offset(recipe, runs),
         signed=bool((np.signbit(scales) & ~np.isnan(scales)).any()),
@@ -139,9 +142,17 @@ def _negative_zero(made: Quantized) -> bool:
 
 
 def _nan_of_zeros(recipe: Recipe) -> bool:
+    return any(bool(np.isnan(each).any()) for each in _codes_of_zeros(recipe))
+
+
+def _of_zeros(recipe: Recipe) -> float:
+    return max(float(np.nan_to_num(np.abs(each)).max()) for each in _codes_of_zeros(recipe))
+
+
+def _codes_of_zeros(recipe: Recipe) -> list[Array]:
     rows = np.zeros((1, 1, (recipe.inner.granularity.dims if recipe.inner else 0) or 32), np.float32)
     with np.errstate(all="ignore"):
-        return any(bool(np.isnan(_values(plain.quantize(rows, each))).any()) for each in _variants(recipe))
+        return [_values(plain.quantize(rows, each)) for each in _variants(recipe)]
 
 
 def _scales(made: Quantized) -> Array:

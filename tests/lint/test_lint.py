@@ -14,9 +14,11 @@ from kvformat import cache as caching
 from kvformat.lint import linter
 from kvformat.lint.linter import lint_file
 from kvformat.lint.rules import RULES
+from kvformat.lint.traits import traits
 from kvformat.modes import MODES as MODES_OF_GOLDEN
 from kvformat.modes import RECORDS
 from kvformat.recipes import plain
+from kvformat.recipes.catalogue import recipe as find
 from tests.lint import corpus
 from tests.verify.profiles import PROFILES, key_value
 
@@ -355,6 +357,12 @@ COMPILED = [mode for mode in EVERY_MODE if all(corpus.needs_engine(recipe) for r
 def test_every_mode_that_some_layout_holds_has_a_writer():
     assert {*MODES_OF_GOLDEN, *RECORDS} - set(EVERY_MODE) == {"fp8_per_head", "int8_per_tile"} & {*RECORDS}
     assert COMPILED == ["int4_per_token_head"]
+
+
+def test_codes_of_zeros_that_were_clamped_are_right_under_a_scale_of_zero():
+    """SGLang's dsa writer: 0 * Inf is NaN, which the clamp makes 448."""
+    assert traits(find("sglang-0.5/dsa/fp8_per_tile")).zeros == 448
+    assert traits(find("golden/fp8_per_token_head")).zeros == 0
 
 
 @pytest.mark.parametrize(
