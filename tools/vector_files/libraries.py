@@ -1,5 +1,4 @@
 """The libraries that recipes describe, where they run on a CPU: they confirm the vectors of their own recipes."""
-# ruff: noqa: SLF001 the oracle tests and the vectors ask the libraries through the same functions
 
 from __future__ import annotations
 
@@ -12,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvformat.recipes.program import Recipe
-from tests.oracle import test_compressed_tensors as compressed
-from tests.oracle import test_modelopt as modelopt
-from tests.oracle import test_torchao as torchao
+from tests.engines import compressed_tensors as compressed
+from tests.engines import modelopt, torchao
 from tests.oracle.libraries import assert_same
 from vector_files.cases import Case
 
@@ -26,17 +24,17 @@ _MX, _ROWS = ("mxfp4", "mxfp8"), ("fp8_per_token_head", "int8_per_token_head", "
 
 #: the quantizers of installed libraries by the recipe that describes each; scales are computed, none is given
 _QUANTIZERS: Mapping[str, Quantizer] = {
-    **{f"torchao-0.18/{r}/{mode}": partial(torchao._mx, rounding=r, mode=mode) for r in _ROUNDINGS for mode in _MX},
-    "torchao-0.18/nvfp4_single_level": partial(torchao._nvfp4, scale=None),
+    **{f"torchao-0.18/{r}/{mode}": partial(torchao.mx, rounding=r, mode=mode) for r in _ROUNDINGS for mode in _MX},
+    "torchao-0.18/nvfp4_single_level": partial(torchao.nvfp4, scale=None),
     **{
         f"torchao-0.18/{path}/{mode}": partial(quantize, mode=mode)
         for path, quantize in torchao.FLOAT8.items()
         for mode in ("fp8_per_tensor", "fp8_per_token_head")
     },
-    **{f"compressed-tensors-0.20/{mode}": partial(compressed._scaled, mode=mode) for mode in _ROWS},
-    **{f"compressed-tensors-0.20/{mode}": partial(compressed._mx, mode=mode) for mode in _MX},
-    **{f"modelopt-0.47/{mode}": partial(modelopt._scaled, mode=mode) for mode in _ROWS},
-    **{f"modelopt-0.47/{mode}": partial(modelopt._mx, mode=mode) for mode in _MX},
+    **{f"compressed-tensors-0.20/{mode}": partial(compressed.scaled, mode=mode) for mode in _ROWS},
+    **{f"compressed-tensors-0.20/{mode}": partial(compressed.mx, mode=mode) for mode in _MX},
+    **{f"modelopt-0.47/{mode}": partial(modelopt.scaled, mode=mode) for mode in _ROWS},
+    **{f"modelopt-0.47/{mode}": partial(modelopt.mx, mode=mode) for mode in _MX},
 }
 
 #: what becomes of a NaN depends on whether torch's amax met it in a vector or in the rest
