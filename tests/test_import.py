@@ -167,7 +167,7 @@ def test_every_module_says_its_job_in_its_first_line(path):
 def test_every_module_imports():
     for path in _files():
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
-        if parts[1] in ("torch", "transformers", "arrays") or parts[-1] in (
+        if parts[1] in ("torch", "transformers", "vllm", "arrays") or parts[-1] in (
             "__main__",
             "torch_kernels",
             "triton_kernels",
