@@ -78,9 +78,14 @@ def streaming(tokens: int, budget: Budget) -> Mask:
     StreamingLLM's streaming_llm/kv_cache.py with start_size and recent_size. It does not depend on the data, so all
     layers and heads evict alike; positions stay those of the text.
     """
-    query, key = np.arange(tokens)[:, None], np.arange(tokens)[None, :]
+    return streaming_rows(np.arange(tokens), np.arange(tokens), budget)[None]
+
+
+def streaming_rows(queries: NDArray[np.int64], keys: NDArray[np.int64], budget: Budget) -> Mask:
+    """What queries at these positions see of keys at those, under `streaming`: bool (queries, keys)."""
+    query, key = queries[:, None], keys[None, :]
     seen: Mask = (key <= query) & ((key < budget.kept) | (key > query - budget.recent))
-    return seen[None]
+    return seen
 
 
 def h2o(query: ArrayLike, key: ArrayLike, budget: Budget) -> Mask:

@@ -14,7 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from kvformat.errors import InputError
-from kvformat.simulate.eviction import Eviction, HeavyHitters, Mask
+from kvformat.simulate.eviction import Eviction, HeavyHitters, Mask, streaming_rows
 
 NAME = "kvformat_evicting"
 
@@ -56,9 +56,7 @@ class Evicted:
         self._length[layer] = total = before + queries
         first = total - keys
         if self.eviction.policy == "streaming":
-            budget = self.eviction.budget
-            at, key = np.arange(before, total)[:, None], np.arange(first, total)[None, :]
-            mask = (key <= at) & ((key < budget.kept) | (key > at - budget.recent))
+            mask = streaming_rows(np.arange(before, total), np.arange(first, total), self.eviction.budget)
             return np.broadcast_to(mask, (heads, queries, keys))
         rows = []
         for query in range(queries):

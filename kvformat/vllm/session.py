@@ -139,7 +139,8 @@ class Session:
         """Judge and save what the step wrote, layer by layer; a step that wrote nothing has no number."""
         if self.step < 0:
             self._settle()
-        tokens = max(layer.written() for layer in self.layers)
+        # all layers write the same tokens: the first that wrote any is asked, for each answer waits for the device
+        tokens = next((count for layer in self.layers if (count := layer.written())), 0)
         if not tokens:
             return
         self.step += 1
